@@ -54,13 +54,13 @@ fuzz-long:
 soak: setup
 	SOAK_MINUTES=$$(( $(HOURS) * 60 )) NETSILO_NO_SKIP=1 scripts/test-long lab_soak
 
-# what `netsilo predict` says of published experiments (docs/model.md); a minute
+# what `netsilo predict` says of published experiments (evidence/predictions.md); a minute
 predict-score: setup
 	cargo run --release -p netsilo-predict --example score -- $(ARGS)
 
 # 40 random pairs of setting and load on a veth of this machine: predicted first, measured then
-# (docs/model.md); some 8 minutes. ARGS="--keep DIR --at-most 200" stops between two loads, and the
-# same command goes on; ARGS="--pairs 10" is a reduced run
+# (evidence/predictions.md); some 8 minutes. ARGS="--keep DIR --at-most 200" stops between two
+# loads, and the same command goes on; ARGS="--pairs 10" is a reduced run
 predict-blind: setup
 	cargo build --release -p netsilo -p netsilo-bench -p netsilo-lab
 	target/release/netsilo-lab experiment predictions $(ARGS)

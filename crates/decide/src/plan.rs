@@ -8,6 +8,7 @@
 
 pub(crate) mod arfs;
 mod by_value;
+mod choice;
 mod completions;
 mod contents;
 mod expected;
@@ -32,7 +33,8 @@ pub mod selection;
 mod vectors;
 
 pub use contents::{
-    Advice, Alternative, Placement, PlacementCost, Plan, Refusal, RefusalCause, Unchanged,
+    Advice, Alternative, Choice, Placement, PlacementCost, Plan, Rated, Refusal, RefusalCause,
+    Unchanged,
 };
 pub use expected::expected_cost;
 pub use goal::{Goal, Override, Xps};

@@ -134,7 +134,7 @@ mod tests {
         let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
         let folder = root.join("fixtures/verdicts/veth");
         let table = score::table(&Recorded::read(&folder).unwrap().unwrap(), &folder).unwrap();
-        let documented = std::fs::read_to_string(root.join("docs/verdicts.md")).unwrap();
-        assert!(narrow(&documented).contains(&narrow(&table)), "not in docs/verdicts.md:\n{table}");
+        let page = std::fs::read_to_string(root.join("evidence/verdicts.md")).unwrap();
+        assert!(narrow(&page).contains(&narrow(&table)), "not in evidence/verdicts.md:\n{table}");
     }
 }

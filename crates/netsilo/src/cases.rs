@@ -22,6 +22,7 @@
 //! Each algorithm has a case. Each finding and each knob has a folder. No folder lacks a file or
 //! has an unexpected one.
 
+mod choices;
 mod exports;
 mod knobs;
 mod remedies;

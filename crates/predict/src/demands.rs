@@ -71,7 +71,7 @@ pub(crate) enum Amount {
 
 /// What a unit of a load takes.
 pub(crate) struct Demands {
-    pub(crate) prices: Prices<'static>,
+    pub(crate) prices: Prices,
     /// Packets of a unit in each direction.
     pub(crate) packets: f64,
     pub(crate) streams: Vec<Stream>,
@@ -122,7 +122,7 @@ fn rps(setting: &Setting) -> Vec<CpuId> {
 /// Packets that are polled on one CPU and take these cycles; `targets` are CPUs that run the
 /// protocol of packets from any CPU.
 fn stream(
-    prices: &Prices<'_>,
+    prices: &Prices,
     targets: &[CpuId],
     (cpu, packets): (usize, f64),
     (poll, protocol): (f64, f64),
@@ -153,7 +153,7 @@ fn requests(
     scenario: &Scenario,
     load: &RequestResponse,
     setting: &Setting,
-    prices: Prices<'static>,
+    prices: Prices,
 ) -> Demands {
     let (values, nic) = (prices.values, &scenario.nic);
     let is_tcp = load.protocol == Protocol::Tcp;
@@ -223,12 +223,7 @@ fn requests(
 
 /// A packet from one port to the other: the receiving port's softirq does everything but the
 /// completion, which the sending port's interrupt does, and what RPS takes to other CPUs.
-fn forward(
-    scenario: &Scenario,
-    load: &Forward,
-    setting: &Setting,
-    prices: Prices<'static>,
-) -> Demands {
+fn forward(scenario: &Scenario, load: &Forward, setting: &Setting, prices: Prices) -> Demands {
     let (values, queues) = (prices.values, scenario.nic.queue_count);
     let (way, sends) = match load.filter {
         Filter::None => (values.forward, true),
@@ -263,7 +258,7 @@ fn forward(
 }
 
 /// A bit of payload.
-fn send(scenario: &Scenario, load: &Send, prices: Prices<'static>) -> Demands {
+fn send(scenario: &Scenario, load: &Send, prices: Prices) -> Demands {
     let (values, nic) = (prices.values, &scenario.nic);
     let headers = match load.protocol {
         Protocol::Tcp => 20.0 + 32.0,
@@ -301,12 +296,7 @@ fn send(scenario: &Scenario, load: &Send, prices: Prices<'static>) -> Demands {
 }
 
 /// A packet of a service, which is known by its shares of CPU time alone.
-fn service(
-    scenario: &Scenario,
-    load: &Service,
-    setting: &Setting,
-    prices: Prices<'static>,
-) -> Demands {
+fn service(scenario: &Scenario, load: &Service, setting: &Setting, prices: Prices) -> Demands {
     let (values, cpus) = (prices.values, scenario.machine.cpu_count() as f64);
     let received = polled(setting, 0..scenario.nic.queue_count);
     let (poll, protocol) = (values.poll + values.completion, values.tcp + values.wakeup);

@@ -2,10 +2,10 @@
 //!
 //! A [`scenario`] says machine, NIC and load; [`predict`] answers for one [`Setting`] with the
 //! rate, each CPU's time and what limits it. [`interval`] adds how sure that is, from the
-//! uncertainty of the [`parameters`]. `docs/model.md` explains the model, and how it is held to
-//! experiments.
+//! uncertainty of the [`parameters`]. `evidence/predictions.md` compares it with experiments.
 //!
-//! [`live`] does the same for a machine that was observed, and the load that it had.
+//! [`live`] does the same for a machine that was observed, and the load that it had
+//! (`docs/judging.md`).
 //!
 //! **What lives here**: the model alone. It may use the crates `trial` (its statistics) and
 //! `model`. Files, clock and printing must not come in, nor which settings are worth a look.

@@ -25,6 +25,7 @@ pub mod judge;
 pub(crate) mod loads;
 pub(crate) mod placement;
 pub mod proposal;
+pub mod received;
 pub(crate) mod resplit;
 pub(crate) mod supposed;
 pub(crate) mod unknowns;

@@ -142,7 +142,7 @@ impl Pair {
 /// Packets of one kind, and what their steps depend on.
 pub(crate) struct Steps<'a, C> {
     pub(crate) cpus: &'a C,
-    pub(crate) prices: &'a Prices<'a>,
+    pub(crate) prices: &'a Prices,
     pub(crate) placed: &'a Placement,
     /// Packets per second.
     pub(crate) packets: f64,

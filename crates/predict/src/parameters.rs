@@ -2,7 +2,7 @@
 //! `fitted.csv` with what the published experiments made of them.
 //!
 //! CPU costs are in cycles of a 2.6.38 kernel; [`Values::ns_per_cycle`] turns them into nanoseconds
-//! of a machine by its clock and its kernel's age. `docs/model.md` explains each.
+//! of a machine by its clock and its kernel's age. `docs/parameters.md` lists them.
 
 use std::sync::LazyLock;
 
@@ -178,7 +178,7 @@ pub struct ModelError {
     /// The same for steering that gains, and moves work of one CPU's whole time.
     pub steering: f64,
     /// How many times the expected loss steering may cost: what 30 measured settings of RPS on
-    /// veths did (`docs/verdicts.md`).
+    /// veths did (`evidence/verdicts.md`).
     pub loss: f64,
 }
 
@@ -213,6 +213,13 @@ pub struct Table {
 }
 
 impl Table {
+    /// What the threads of a core do together at least, one thread's work being 1: the value before
+    /// the fit, at the lower end of its range. The fit knows the machines of one study only.
+    pub fn least_smt(&self) -> f64 {
+        let row = self.rows.iter().find(|row| row.name == "smt");
+        row.map_or(1.0, |row| row.prior / (1.0 + row.uncertainty))
+    }
+
     /// The table that is built in, parsed once; a test checks that it parses.
     pub fn shipped() -> &'static Self {
         static TABLE: LazyLock<Table> = LazyLock::new(|| Table::built_in().unwrap_or_default());

@@ -1,10 +1,10 @@
 //! What the steps cost on the observed machine (ns): measured on it where that was done, else from
 //! the parameters.
 
-use netsilo_model::cost::weights::{CostSource, Costs};
+use netsilo_model::cost::weights::Costs;
 use netsilo_model::derive::analysis::Analysis;
 use netsilo_model::derive::receive_work::Bounds;
-use netsilo_model::derive::seen_costs::seen_ipis;
+use netsilo_model::derive::seen_costs::machine_costs;
 use netsilo_model::machine::topology::Distance;
 
 use crate::live::unknowns::{Assumptions, End};
@@ -16,7 +16,7 @@ use crate::scenario::{Kernel, Machine};
 const USUAL_CLOCK: f64 = 2.5;
 
 /// Least and greatest share of softirq time after driver and GRO, where it was not sampled
-/// (docs/verdicts.md).
+/// (evidence/verdicts.md).
 const PROTOCOL: (f64, f64) = (0.3, 0.85);
 
 /// The same for packets of at most [`SMALL_BYTES`], which GRO cannot merge.
@@ -27,37 +27,30 @@ const SMALL_BYTES: f64 = 512.0;
 
 /// What the steps cost, under one set of assumptions.
 #[derive(Debug)]
-pub(crate) struct Prices<'a> {
+pub(crate) struct Prices {
     pub(crate) values: Values,
     /// Costs by distance; `None` where distances are not known.
-    costs: Option<&'a Costs>,
+    costs: Option<Costs>,
     /// Nanoseconds of one cycle of the parameters.
     unit: f64,
     /// The same of one that is spent on a byte.
     byte_unit: f64,
-    /// Factor on IPIs that the parameters have no distance for.
+    /// Factor on IPIs where they have no cost by distance.
     ipi: f64,
-    /// Time of a received IPI, as eBPF measured it.
-    seen_ipi: Option<f64>,
     /// What is assumed of the costs.
     assumptions: Assumptions,
 }
 
-impl<'a> Prices<'a> {
+impl Prices {
     /// The prices of a machine.
-    pub(crate) fn new(
-        analysis: &'a Analysis<'_>,
-        values: Values,
-        assumptions: Assumptions,
-    ) -> Self {
+    pub(crate) fn new(analysis: &Analysis<'_>, values: Values, assumptions: Assumptions) -> Self {
         let machine = machine(analysis);
         Self {
             values,
-            costs: Some(analysis.costs),
+            costs: Some(machine_costs(analysis).costs),
             unit: values.ns_per_cycle(&machine),
             byte_unit: values.ns_per_byte_cycle(&machine),
             ipi: values.ipi_factor(&machine),
-            seen_ipi: seen_ipis(analysis).map(|(ns, _)| ns),
             assumptions,
         }
     }
@@ -70,7 +63,6 @@ impl<'a> Prices<'a> {
             unit: values.ns_per_cycle(machine),
             byte_unit: values.ns_per_byte_cycle(machine),
             ipi: values.ipi_factor(machine),
-            seen_ipi: None,
             assumptions: Assumptions::default(),
         }
     }
@@ -87,16 +79,17 @@ impl<'a> Prices<'a> {
 
     /// The lines of a packet that another CPU wrote: the descriptor's, or the packet's own.
     fn lines_of(&self, distance: Distance, count: fn(&Costs) -> f64) -> f64 {
-        self.costs.map_or(0.0, |costs| count(costs) * costs.line_ns.at(distance))
+        self.costs.as_ref().map_or(0.0, |costs| count(costs) * costs.line_ns.at(distance))
     }
 
     /// What a poll costs before its first packet: the interrupt; for a kthread also its wakeup from
     /// another CPU, with the switches to it and back.
     pub(crate) fn begin_poll(&self, is_threaded: bool) -> f64 {
-        let Values { interrupt, wakeup, idle_switch, reschedule, ipi_receive, .. } = self.values;
-        let kthread = wakeup + idle_switch + (reschedule + ipi_receive) * self.ipi;
+        let Values { interrupt, wakeup, idle_switch, .. } = self.values;
+        let (send, receive) = self.reschedule(Distance::Llc);
+        let kthread = (wakeup + idle_switch) * self.unit + send + receive;
         let kthread = if is_threaded { kthread } else { 0.0 };
-        (interrupt + kthread) * self.unit * self.assumptions.polls
+        (interrupt * self.unit + kthread) * self.assumptions.polls
     }
 
     /// RPS's enqueue to another CPU, per packet.
@@ -114,7 +107,7 @@ impl<'a> Prices<'a> {
     /// An IPI: to send, and to receive. `asleep` is the share of the time in which the other CPU
     /// idles.
     pub(crate) fn ipi(&self, distance: Distance, asleep: f64) -> (f64, f64) {
-        if let Some(costs) = self.costs.filter(|it| it.source != CostSource::Default) {
+        if let Some(costs) = &self.costs {
             let each = costs.ipi_ns.at(distance) / 2.0 * self.assumptions.crossing;
             return (each, each);
         }
@@ -122,15 +115,14 @@ impl<'a> Prices<'a> {
         (send * self.unit * self.ipi * self.assumptions.crossing, self.receive())
     }
 
-    /// To receive an IPI.
+    /// To receive an IPI, where they have no cost by distance.
     pub(crate) fn receive(&self) -> f64 {
-        let receive = self.seen_ipi.unwrap_or(self.values.ipi_receive * self.unit * self.ipi);
-        receive * self.assumptions.crossing
+        self.values.ipi_receive * self.unit * self.ipi * self.assumptions.crossing
     }
 
     /// The interrupt that tells an idle CPU of a woken thread: to send, and to receive.
     pub(crate) fn reschedule(&self, distance: Distance) -> (f64, f64) {
-        if self.costs.is_some_and(|it| it.source != CostSource::Default) {
+        if self.costs.is_some() {
             return self.ipi(distance, 0.0);
         }
         let send = self.values.reschedule * self.unit * self.ipi;
@@ -192,7 +184,8 @@ impl<'a> Prices<'a> {
 
     /// How much slower a CPU is whose sibling is busy for this share of the time.
     pub(crate) fn slow(&self, sibling_busy: f64) -> f64 {
-        1.0 + (2.0 / self.values.smt - 1.0).max(0.0) * sibling_busy.min(1.0)
+        let smt = self.assumptions.smt.unwrap_or(self.values.smt);
+        1.0 + (2.0 / smt - 1.0).max(0.0) * sibling_busy.min(1.0)
     }
 }
 

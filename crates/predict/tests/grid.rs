@@ -1,5 +1,5 @@
-//! Every cell of the published experiments has an answer, published or not, and docs/model.md shows
-//! it.
+//! Every cell of the published experiments has an answer, published or not, and
+//! evidence/predictions.md shows it.
 
 #![allow(clippy::unwrap_used, reason = "helpers of tests are tests too")]
 
@@ -16,13 +16,13 @@ use netsilo_predict::interval::{Draws, Expected};
 use netsilo_predict::limit::Limit;
 use netsilo_predict::parameters::Table;
 
-const PAGE: &str = include_str!("../../../docs/model.md");
+const PAGE: &str = include_str!("../../../evidence/predictions.md");
 
-/// The numbers that docs/model.md has in this row.
+/// The numbers that evidence/predictions.md has in this row.
 fn shown(name: &str) -> Vec<f64> {
     let begin = format!("| {name} | ");
     let line = PAGE.lines().find(|line| line.starts_with(&begin)).unwrap_or_default();
-    assert!(!line.is_empty(), "docs/model.md lacks {name}");
+    assert!(!line.is_empty(), "evidence/predictions.md lacks {name}");
     let cells = line[begin.len()..].trim_end_matches(" |").split(" | ");
     cells.map(|cell| cell.parse().unwrap()).collect()
 }

@@ -1,6 +1,6 @@
 //! How far the model is off for an experiment that its parameters were fitted without, and whether
-//! the built-in ones are a fit at all. docs/model.md has the whole table, and says which bars of it
-//! are not reached: here is how near they are, so a figure that gets better fails, too.
+//! the built-in ones are a fit at all. evidence/predictions.md has the whole table, and says which
+//! goals are not reached: here is how near they are, so a figure that gets better fails, too.
 
 #![allow(clippy::unwrap_used, reason = "helpers of tests are tests too")]
 

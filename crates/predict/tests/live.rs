@@ -117,6 +117,7 @@ fn coalescing(usecs: u32) -> impl Fn(&mut Snapshot) {
 #[test]
 fn a_longer_wait_before_interrupts_spares_some_of_them() {
     let mut observation = scene(vec![queue(30, 0.9, 1)]).observation();
+    coalescing(10)(&mut observation.before);
     coalescing(10)(&mut observation.after);
     let costs = Costs::default();
     let analysis = Analysis::new(&observation, &costs);

@@ -68,10 +68,9 @@ pub fn plan_by_outcome(analysis: &Analysis<'_>, goal: &Goal, found: &FoundOutcom
 }
 
 /// The verdicts on all netdevs with receive traffic; empty without rates.
-pub(super) fn verdicts(analysis: &Analysis<'_>) -> Vec<RemedyVerdict> {
-    let look = Look::new(analysis);
+pub(super) fn verdicts(look: &Look<'_>) -> Vec<RemedyVerdict> {
     let goal = Goal { algorithm: AlgorithmName::Spread, even_if_owned: true, ..Goal::default() };
-    let mut verdicts = verdict::verdicts(&look, &plan(analysis, &goal));
+    let mut verdicts = verdict::verdicts(look, &plan(look.analysis, &goal));
     for verdict in &mut verdicts {
         let because = note(verdict);
         for change in &mut verdict.changes {

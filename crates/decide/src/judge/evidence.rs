@@ -62,7 +62,7 @@ pub struct Remedy {
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "snake_case")]
 pub enum Gain {
-    /// The forecast of what it writes (docs/model.md).
+    /// The forecast of what it writes (docs/judging.md).
     Forecast {
         /// Relative change of the load that fits, with a 90% interval.
         load_that_fits: Estimate,

@@ -3,7 +3,7 @@
 //!
 //! A verdict is the forecast of what netsilo would write for the remedy, in words: the judge of
 //! `netsilo_predict` says what the load that fits would be ([`effect`]), and from which figures on
-//! something is claimed. `docs/verdicts.md` says what is judged how.
+//! something is claimed. `docs/judging.md` says what is judged how.
 
 mod effect;
 mod interrupts;
@@ -14,8 +14,8 @@ mod proposals;
 mod queues;
 mod remedy_verdict;
 mod software;
-mod work;
 
+pub(in crate::judge) use effect::percent;
 pub(in crate::judge) use interrupts::selects_a_mode;
 pub use look::Look;
 pub use netsilo_predict::live::claim::Claim;

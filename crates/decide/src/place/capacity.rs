@@ -9,6 +9,7 @@ use netsilo_model::derive::silo::Silo;
 use netsilo_model::derive::utilization::{CpuUtilization, utilization};
 use netsilo_model::machine::cpuset::CpuId;
 use netsilo_model::machine::topology::Topology;
+use netsilo_predict::parameters::Table;
 
 /// The CPUs and their free capacity.
 #[derive(Debug, Clone)]
@@ -27,6 +28,9 @@ pub struct Capacity<'a> {
     /// Cost of a wakeup that finds the reader's CPU busy, relative to one that finds it idle; 1
     /// where that was not measured.
     pub busy_wakeup: f64,
+    /// Work lost while two hardware threads of a core are busy, in shares of what one thread does:
+    /// at most, because a choice that is wrong here loses more than it can gain.
+    pub smt_loss: f64,
     /// How many times longer work seems to take than it could: a guest whose CPUs the hypervisor
     /// runs now and then, or emulates. Divides loads and busy time; 1 elsewhere.
     pub dilation: f64,
@@ -48,6 +52,7 @@ impl<'a> Capacity<'a> {
             topology: &analysis.after().topology,
             source: known.source_in_words(),
             busy_wakeup: known.busy_wakeup,
+            smt_loss: 2.0 - Table::shipped().least_smt(),
             costs: known.costs,
             busy: utilization(analysis).into_iter().map(rest).collect(),
             seconds: analysis.observation.attribution.elapsed.as_secs_f64(),

@@ -42,7 +42,8 @@ impl<'a> Model<'a> {
         let fixed = Vec::with_capacity(vectors.len() * places.len());
         let ground = Ground::of(&places, &cpus, vectors, capacity);
         let assumed = capacity.costs.assumed;
-        let problem = Problem { places, fixed, assumed, ..Problem::default() };
+        let smt_loss = capacity.smt_loss;
+        let problem = Problem { places, fixed, assumed, smt_loss, ..Problem::default() };
         let mut model = Self { problem, cpus, capacity, vectors, pairs: Vec::new(), ground };
         for vector in vectors {
             model.add(vector);
@@ -210,7 +211,7 @@ impl Placed<'_> {
             let crowd = pressure(busy + load, before + load) - pressure(busy, before);
             let beside: f64 = ground.siblings(place, &problem.places).map(others).sum();
             parts.waiting += own_turns * before + load * other_turns(place);
-            parts.crowding = (crowd + problem.assumed.smt_loss * load * beside) * SECOND_NS;
+            parts.crowding = (crowd + problem.smt_loss * load * beside) * SECOND_NS;
             let handed = |pair: &&Pair| {
                 if pair.from == vector {
                     Some(problem.handed(pair, place, places[pair.to]?))
@@ -526,8 +527,9 @@ impl<'a> Row<'a> {
         let here = self.contending(model, place);
         let beside: f64 =
             ground.siblings(place, places).map(|place| self.contending(model, place)).sum();
-        let Assumed { preempted, smt_loss, .. } = capacity.costs.assumed;
-        let delayed = self.felt * preempted * load * here + smt_loss * load * beside.min(1.0);
+        let preempted = capacity.costs.assumed.preempted;
+        let delayed =
+            self.felt * preempted * load * here + model.problem.smt_loss * load * beside.min(1.0);
         let longer = self.longer.filter(|(at, _)| *at == place).map_or(0.0, |(_, ns)| ns);
         Parts {
             wakeups: self.wakeups.on(cpu, levels) + self.woken.on(cpu, levels),

@@ -24,6 +24,10 @@ pub struct Plan {
     /// The cost of the placement by the model; `None` if nothing moves.
     #[serde(default)]
     pub predicted: Option<PlacementCost>,
+    /// Whose placement it is, and the runner-up; `None` if nothing is nearly full, and if a goal
+    /// or a measured outcome decides.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub choice: Option<Choice>,
     /// The measured outcome that it rests on; `None` if it rests on the cost model.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub measured: Option<MeasuredBasis>,
@@ -170,6 +174,26 @@ pub struct PlacementCost {
     pub after_cpu_ns_per_s: u64,
     /// Source of the cost weights, in words.
     pub distances: String,
+}
+
+/// How a placement was chosen where something is nearly full.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+pub struct Choice {
+    /// Whose placement the plan has.
+    pub chosen: Rated,
+    /// The best one of the others; `None` if all proposers agree.
+    pub runner_up: Option<Rated>,
+}
+
+/// A proposer, and the forecast of its placement.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+pub struct Rated {
+    /// The algorithm, or `as it is`.
+    pub proposer: String,
+    /// How many times the observed load fits until something is full, as forecast.
+    pub fits: f64,
 }
 
 /// Something that stays unchanged.

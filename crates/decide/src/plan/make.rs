@@ -4,22 +4,42 @@ use netsilo_model::change::{Change, ordered};
 use netsilo_model::derive::analysis::Analysis;
 use netsilo_model::snapshot::host::Snapshot;
 
+use crate::place::AlgorithmName;
+use crate::plan::choice::{Proposer, choose};
 use crate::plan::contents::{Plan, Refusal};
 use crate::plan::goal::Goal;
 use crate::plan::matching_outcome::{MatchingOutcome, settable};
+use crate::plan::placement::Basis;
 use crate::plan::places::present_places;
 use crate::plan::{arfs, by_value, flow_rules, placement, selection};
 
-/// Plans the changes that reach a goal.
+/// Plans the changes that reach a goal. Where the goal leaves the placement to netsilo, and
+/// something is nearly full, the placement is chosen by its forecast.
 ///
 /// Load comes from the whole observation; settings come from its later snapshot. The weights of
 /// the cost model are those of the analysis.
 pub fn plan(analysis: &Analysis<'_>, goal: &Goal) -> Plan {
+    let plan = proposed(analysis, goal, Basis::Algorithms);
+    // RPS and RFS take work along: what is placed with them is judged once they are in effect.
+    let steers = goal.rps.is_some() || goal.rfs.is_some() || goal.arfs.is_some();
+    if goal.algorithm != AlgorithmName::Auto || !goal.irqs || steers {
+        return plan;
+    }
+    choose(analysis, plan, |proposer| match proposer {
+        Proposer::AsItIs => proposed(analysis, goal, Basis::Present),
+        Proposer::Algorithm(algorithm) => {
+            proposed(analysis, &Goal { algorithm, ..goal.clone() }, Basis::Algorithms)
+        }
+    })
+}
+
+/// The plan with the placement of one proposer.
+fn proposed(analysis: &Analysis<'_>, goal: &Goal, basis: Basis<'_>) -> Plan {
     let after = analysis.after();
     let (netdevs, found) = selection::netdevs(after, goal);
     let (pool, allowed) = selection::pool(&after.topology, goal);
     let defaults = by_value::defaults(after, goal);
-    let (places, placed) = placement::place(analysis, &netdevs, pool, goal, None);
+    let (places, placed) = placement::place(analysis, &netdevs, pool, goal, basis);
     let advised = arfs::advise(analysis, &netdevs, goal, &placed.placements);
     let plan = found
         .and(allowed)
@@ -58,7 +78,8 @@ fn measured(
     matching.check_present(analysis, &pool)?;
     let knobs = matching.knobs(after, &settable(after, goal), &pool)?;
     let cpus = Some(pool.clone());
-    let (places, placed) = placement::place(analysis, &netdevs, cpus, goal, Some(matching));
+    let basis = Basis::Outcome(matching);
+    let (places, placed) = placement::place(analysis, &netdevs, cpus, goal, basis);
     let plan = found.and(allowed).and(placed);
     matching.check_places(analysis, &pool, &places, &plan.changes)?;
     let plan = Plan {

@@ -16,26 +16,64 @@ use crate::plan::placement_cost::placement_cost;
 use crate::plan::places::{Places, present_places};
 use crate::plan::vectors::{Group, VectorRules, groups};
 
-/// Plans the changes that move interrupts and kthreads where the algorithm wants them, or where a
-/// measured outcome had them; also returns the CPU of each interrupt afterwards.
+/// What a placement follows.
+#[derive(Debug, Clone, Copy)]
+pub(super) enum Basis<'a> {
+    /// The algorithms of the goal.
+    Algorithms,
+    /// Everything stays where it is, if it is where it may be; else the algorithms.
+    Present,
+    /// A measured outcome.
+    Outcome(&'a MatchingOutcome<'a>),
+}
+
+impl Basis<'_> {
+    fn suggestions(
+        self,
+        capacity: &Capacity<'_>,
+        groups: &[(Group<'_>, AlgorithmName)],
+        vectors: &[Vector],
+    ) -> Vec<Suggestion> {
+        let may_stay = |vector: &Vector| vector.present.is_some_and(|it| vector.pool.contains(it));
+        match self {
+            Self::Present if vectors.iter().all(|it| it.quiet().is_some() || may_stay(it)) => {
+                vectors.iter().map(stay).collect()
+            }
+            Self::Present | Self::Algorithms => {
+                let algorithms: Vec<_> = groups.iter().map(|(_, algorithm)| *algorithm).collect();
+                suggest_each(capacity, vectors, &algorithms)
+            }
+            Self::Outcome(matching) => {
+                let pairs = groups.iter().zip(vectors);
+                pairs.map(|((group, _), vector)| matching.suggest(group, vector)).collect()
+            }
+        }
+    }
+}
+
+/// The suggestion to stay.
+fn stay(vector: &Vector) -> Suggestion {
+    match (vector.quiet(), vector.present) {
+        (Some(quiet), _) => Suggestion::Leave(quiet),
+        (None, Some(cpu)) => Suggestion::Keep(cpu, "more load fits if nothing moves".to_owned()),
+        (None, None) => Suggestion::Leave("no cpu is known".to_owned()),
+    }
+}
+
+/// Plans the changes that move interrupts and kthreads as the basis has them; also returns the CPU
+/// of each interrupt afterwards.
 pub(super) fn place(
     analysis: &Analysis<'_>,
     netdevs: &[&Netdev],
     pool: Option<CpuSet>,
     goal: &Goal,
-    matching: Option<&MatchingOutcome<'_>>,
+    basis: Basis<'_>,
 ) -> (Places, Plan) {
     let after = analysis.after();
     let mut places = present_places(after);
     let Some(pool) = pool.filter(|_| goal.irqs) else { return (places, Plan::default()) };
     let Prepared { groups, vectors, capacity, mut part } = prepare(analysis, netdevs, pool, goal);
-    let algorithms: Vec<AlgorithmName> = groups.iter().map(|(_, algorithm)| *algorithm).collect();
-    let measured = |matching: &MatchingOutcome<'_>| {
-        let pairs = groups.iter().zip(&vectors);
-        pairs.map(|((group, _), vector)| matching.suggest(group, vector)).collect()
-    };
-    let suggestions =
-        matching.map_or_else(|| suggest_each(&capacity, &vectors, &algorithms), measured);
+    let suggestions = basis.suggestions(&capacity, &groups, &vectors);
     let (judged, predicted) = placement_cost(&capacity, &vectors, &suggestions);
     part.predicted = predicted;
     let assumed = &capacity.costs.assumed;
@@ -63,9 +101,12 @@ pub(super) fn place(
         }
         part.placements.push(group.placement(after, vector, *algorithm, cpu, basis, judged));
     }
-    let mut completions = match matching {
-        Some(matching) => Plan { changes: matching.completions(after, netdevs), ..Plan::default() },
-        None => follow(after, netdevs, &senders, &part.placements),
+    let mut completions = match basis {
+        Basis::Outcome(matching) => {
+            Plan { changes: matching.completions(after, netdevs), ..Plan::default() }
+        }
+        Basis::Present => Plan::default(),
+        Basis::Algorithms => follow(after, netdevs, &senders, &part.placements),
     };
     changes.append(&mut completions.changes);
     let accepted = accept(after, goal, changes);

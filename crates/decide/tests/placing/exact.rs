@@ -101,7 +101,7 @@ fn together(
                 Distance::SameCpu => {
                     problem.items[a].turns * load_b + problem.items[b].turns * load_a
                 }
-                Distance::Smt => problem.assumed.smt_loss * load_a * load_b * SECOND_NS,
+                Distance::Smt => problem.smt_loss * load_a * load_b * SECOND_NS,
                 _ => 0.0,
             };
             if cost > 0.0 {

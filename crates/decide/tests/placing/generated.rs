@@ -141,6 +141,7 @@ impl Host {
             source: String::new(),
             busy: self.busy.clone(),
             busy_wakeup: 1.0,
+            smt_loss: 0.75,
             dilation: 1.0,
             seconds: 1.0,
         };

@@ -129,6 +129,7 @@ impl Work {
             source: String::new(),
             busy: self.busy.clone(),
             busy_wakeup: 1.0,
+            smt_loss: 0.75,
             dilation: 1.0,
             seconds: 1.0,
         }

@@ -17,9 +17,6 @@ pub struct Assumed {
     /// Cost of items that wait for each other on one CPU, by the share of its time that all of them
     /// take; in the form of [`Self::full`].
     pub queued: [(f64, f64); 2],
-    /// Work lost while both hardware threads of a core are busy: together they do 1.25 times the
-    /// work of one thread, not 2 times.
-    pub smt_loss: f64,
     /// Delay of work on the same CPU for each second of polling that finds it running: the softirq
     /// preempts it, so it waits for as long as the poll takes.
     pub preempted: f64,
@@ -62,7 +59,6 @@ impl Default for Assumed {
         Self {
             full: [(0.80, 1.0), (0.95, 3.0)],
             queued: [(0.25, 0.05), (0.50, 0.30)],
-            smt_loss: 0.75,
             preempted: 1.0,
             turn_ns: 1.5e6,
             moving_least: 0.0005,
@@ -82,14 +78,13 @@ impl Default for Assumed {
 type Scale = fn(&mut Assumed, f64);
 
 impl Assumed {
-    /// Each parameter by its name in `docs/costs.md`, and how to multiply it. Of costs above a
-    /// threshold, the cost is multiplied, not the threshold.
-    const EACH: [(&str, Scale); 14] = [
+    /// Each parameter by its name in `evidence/outcomes.md`, and how to multiply it. Of costs above
+    /// a threshold, the cost is multiplied, not the threshold.
+    const EACH: [(&str, Scale); 13] = [
         ("full CPU", |it, by| it.full.iter_mut().for_each(|(_, slope)| *slope *= by)),
         ("polls wait for each other", |it, by| {
             it.queued.iter_mut().for_each(|(_, slope)| *slope *= by);
         }),
-        ("SMT loss", |it, by| it.smt_loss *= by),
         ("preempted work", |it, by| it.preempted *= by),
         ("a kthread's turn", |it, by| it.turn_ns *= by),
         ("least gain, fixed", |it, by| it.moving_least *= by),

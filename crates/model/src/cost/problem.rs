@@ -6,7 +6,7 @@
 //!   carried to its readers, wakeups sent to them, lines fetched from the device's node, slow
 //!   cores, work on that CPU and core that waits for it);
 //! - the cost of vectors that crowd a CPU ([`Assumed::pressure`]) or two hardware threads of one
-//!   core ([`Assumed::smt_loss`]);
+//!   core ([`Problem::smt_loss`]);
 //! - the time that NAPI kthreads wait for the other vectors of their CPU ([`Item::turns`]);
 //! - the cost of packets that one vector hands to another ([`Pair`]: forwarding);
 //! - the cost of moving ([`Item::moving`]).
@@ -81,8 +81,10 @@ pub struct Problem {
     pub pairs: Vec<Pair>,
     /// Sets of places that send through the same tx queue (XPS): whether each place is in it.
     pub senders: Vec<Vec<bool>>,
-    /// The costs of crowded CPUs and cores.
+    /// The costs of crowded CPUs.
     pub assumed: Assumed,
+    /// Work lost while two hardware threads of a core are busy, in shares of what one thread does.
+    pub smt_loss: f64,
 }
 
 impl Problem {
@@ -136,14 +138,13 @@ impl Problem {
 
     /// Cost of items that crowd CPUs and cores in ns/s, by the items' share of each CPU's time.
     pub fn crowding(&self, loads: &[f64]) -> f64 {
-        let Assumed { smt_loss, .. } = self.assumed;
         let pressure = |busy, items| self.assumed.pressure(busy, items);
         let on_cpu = |(place, load): (&CpuPlace, &f64)| {
             pressure(place.busy + load, *load) - pressure(place.busy, 0.0)
         };
         let on_core = |core: Vec<usize>| -> f64 {
             let beside = |i: usize| core[i + 1..].iter().map(|place| loads[*place]).sum::<f64>();
-            (0..core.len()).map(|i| loads[core[i]] * beside(i) * smt_loss).sum()
+            (0..core.len()).map(|i| loads[core[i]] * beside(i) * self.smt_loss).sum()
         };
         let on_cpus: f64 = self.places.iter().zip(loads).map(on_cpu).sum();
         (on_cpus + self.cores().into_iter().map(on_core).sum::<f64>()) * SECOND_NS

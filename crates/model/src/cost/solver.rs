@@ -79,6 +79,7 @@ fn without_unplaceable_items(problem: &Problem) -> (Cow<'_, Problem>, Vec<usize>
         pairs: problem.pairs.iter().filter_map(pair).collect(),
         senders: problem.senders.clone(),
         assumed: problem.assumed,
+        smt_loss: problem.smt_loss,
     };
     (Cow::Owned(reduced), placeable)
 }
@@ -175,7 +176,7 @@ impl<'a> Search<'a> {
         let load = self.loads[place];
         let busy = self.problem.places[place].busy + load;
         let assumed = &self.problem.assumed;
-        let first = assumed.slope(busy, load) + assumed.smt_loss * self.beside(place);
+        let first = assumed.slope(busy, load) + self.problem.smt_loss * self.beside(place);
         self.crowd[place] = first * SECOND_NS;
     }
 
@@ -222,7 +223,7 @@ impl<'a> Search<'a> {
         let pair = |pair: &Pair| self.problem.handed(pair, self.at[pair.from], self.at[pair.to]);
         let pairs: f64 = self.pairs.iter().flatten().map(pair).sum::<f64>() / 2.0;
         let waits = self.problem.waits(self.at.iter().copied().enumerate(), &self.loads);
-        alone + (crowd + assumed.smt_loss * beside) * SECOND_NS + waits + pairs
+        alone + (crowd + self.problem.smt_loss * beside) * SECOND_NS + waits + pairs
     }
 
     fn put(&mut self, item: usize, place: usize) {
@@ -267,7 +268,7 @@ impl<'a> Search<'a> {
         let busy = self.problem.places[place].busy + before;
         let assumed = &self.problem.assumed;
         let crowd = assumed.pressure(busy + load, before + load) - assumed.pressure(busy, before)
-            + assumed.smt_loss * load * self.beside(place);
+            + self.problem.smt_loss * load * self.beside(place);
         let pair = |pair: &Pair| match (pair.from == item, self.at[pair.from], self.at[pair.to]) {
             (true, _, NOWHERE) | (false, NOWHERE, _) => 0.0,
             (true, _, to) => self.problem.handed(pair, place, to),

@@ -3,7 +3,7 @@
 //!
 //! All costs are in CPU-nanoseconds. The cost of a placement is in CPU-nanoseconds per second: CPU
 //! time that one second of traffic takes on all CPUs together, beyond the part that is the same on
-//! every CPU. `docs/costs.md` lists the default weights with their sources.
+//! every CPU. `docs/judging.md` lists the default weights with their sources.
 
 use serde::{Deserialize, Serialize};
 

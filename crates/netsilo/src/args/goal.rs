@@ -32,8 +32,8 @@ pub(crate) struct GoalArgs {
         "default_smp_affinity", "rps_default_mask",
     ])]
     fix: Vec<FixRequest>,
-    /// File with weights of the cost model as JSON (docs/costs.md) [default: measured by netsilo
-    /// calibrate, or else typical values]
+    /// File with weights of the cost model as JSON (docs/calibrate.md) [default: measured by
+    /// netsilo calibrate, or else typical values]
     #[arg(long, value_name = "FILE")]
     costs: Option<PathBuf>,
     /// Folder where netsilo calibrate stores its measurement

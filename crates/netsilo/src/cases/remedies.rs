@@ -8,6 +8,7 @@ use netsilo_decide::judge::findings::{Check, Finding, FindingId, check};
 use netsilo_decide::judge::fix::{FixRequest, fix};
 use netsilo_decide::judge::verdict::RemedyName;
 use netsilo_decide::plan::{Goal, plan};
+use netsilo_model::change::{Change, Target};
 use netsilo_model::cost::weights::Costs;
 use netsilo_model::derive::analysis::Analysis;
 use netsilo_model::machine::cpuset::{CpuId, CpuSet};
@@ -81,7 +82,7 @@ fn judged(observation: &Observation) -> (usize, Vec<String>) {
     (remedies().filter(|(_, remedy)| !remedy.changes.is_empty()).count(), wrong.collect())
 }
 
-fn fixtures() -> PathBuf {
+pub(super) fn fixtures() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../../fixtures")
 }
 
@@ -97,7 +98,7 @@ fn tree(path: &Path) -> Observation {
 
 /// Each bundle in a folder and the folders below. Links are not followed, because a tree's links
 /// lead back into it.
-fn bundles(folder: &Path) -> Vec<PathBuf> {
+pub(super) fn bundles(folder: &Path) -> Vec<PathBuf> {
     let entries = names(folder).into_iter().map(|name| folder.join(name));
     let below = |path: PathBuf| match path.is_dir() && !path.is_symlink() {
         true => bundles(&path),
@@ -111,37 +112,73 @@ fn bundles(folder: &Path) -> Vec<PathBuf> {
 /// write.
 const BOUNDED: [RemedyName; 2] = [RemedyName::Coalescing, RemedyName::IrqDeferral];
 
-/// Checks that each verdict on a host with changes has the interval that `netsilo predict` prints
-/// for these changes, and how many verdicts that were.
-fn assert_one_answer(path: &Path, observation: &Observation) -> usize {
+/// Whether a change moves receive work.
+fn moves(change: &Change) -> bool {
+    matches!(
+        change.target,
+        Target::IrqAffinity(_)
+            | Target::NapiThread(_)
+            | Target::Channels(_)
+            | Target::FlowHash(_)
+            | Target::RssTable(_)
+    )
+}
+
+/// Checks that each verdict and finding on a host that states a forecast of its changes has the
+/// interval that `netsilo predict` prints for them, and that no finding states another gain of
+/// moved work. Returns how many verdicts and findings that were.
+fn assert_one_answer(path: &Path, observation: &Observation) -> [usize; 2] {
     let costs = Costs::default();
     let analysis = Analysis::new(observation, &costs);
-    let verdicts = check(&analysis).verdicts;
-    let written = verdicts.iter().filter(|it| !it.changes.is_empty());
-    let mut count = 0;
-    for verdict in written.filter(|it| !BOUNDED.contains(&it.remedy)) {
-        let Gain::Forecast { load_that_fits, .. } = verdict.gain else { continue };
-        let proposal = Proposal::new("same", analysis.after(), &verdict.changes);
-        let Ok(forecast) = forecast_of(&analysis, 1.0, &[proposal]) else { continue };
+    let check = check(&analysis);
+    let is_same = |name: String, changes: &[Change], gain: &Gain| {
+        let Gain::Forecast { load_that_fits, .. } = gain else { return false };
+        let proposal = Proposal::new("same", analysis.after(), changes);
+        let Ok(forecast) = forecast_of(&analysis, 1.0, &[proposal]) else { return false };
         let gain = forecast.settings[1].gain;
-        assert_eq!(gain, Some(load_that_fits), "{}: {}", path.display(), verdict.name());
-        count += 1;
+        assert_eq!(gain, Some(*load_that_fits), "{}: {name}", path.display());
+        true
+    };
+    let written = check.verdicts.iter().filter(|it| !it.changes.is_empty());
+    let written = written.filter(|it| !BOUNDED.contains(&it.remedy));
+    let verdicts = written.filter(|it| is_same(it.name(), &it.changes, &it.gain)).count();
+    let named = |finding: &Finding| FixRequest::of(finding).to_string();
+    let remedies =
+        || check.findings.iter().flat_map(|it| it.remedies.iter().map(move |of| (it, of)));
+    for (finding, remedy) in remedies().filter(|(_, remedy)| remedy.changes.iter().any(moves)) {
+        let is_forecast = matches!(remedy.gain, Gain::Forecast { .. } | Gain::Unknown(_));
+        assert!(is_forecast, "{}: {}: {:?}", path.display(), named(finding), remedy.gain);
     }
-    count
+    let moving = remedies().filter(|(_, remedy)| remedy.changes.iter().any(moves));
+    let same = moving.filter(|(finding, it)| is_same(named(finding), &it.changes, &it.gain));
+    [verdicts, same.count()]
 }
 
 #[test]
-fn a_verdict_and_a_forecast_of_the_same_changes_are_the_same() {
-    let findings = FindingId::ALL
-        .iter()
-        .map(|id| (PathBuf::from(id.as_str()), FindingCase::of(*id).observe(&Values::new())));
+fn a_verdict_or_finding_and_a_forecast_of_the_same_changes_are_the_same() {
     let bundles = bundles(&fixtures()).into_iter().map(|path| {
         let observation = bundle::open(&path).unwrap();
         (path, observation)
     });
-    let counts = findings.chain(bundles).map(|(path, it)| assert_one_answer(&path, &it));
-    let count: usize = counts.sum();
-    assert!(count >= 8, "only {count} verdicts were compared");
+    let counts = case_hosts().chain(bundles).map(|(path, it)| assert_one_answer(&path, &it));
+    let [verdicts, findings] =
+        counts.fold([0, 0], |[a, b], [verdicts, findings]| [a + verdicts, b + findings]);
+    assert!(verdicts >= 8, "only {verdicts} verdicts were compared");
+    assert!(findings >= 8, "only {findings} findings were compared");
+}
+
+/// The hosts of all cases, with values that almost fire too.
+fn case_hosts() -> impl Iterator<Item = (PathBuf, Observation)> {
+    let findings = FindingId::ALL.iter().flat_map(|id| {
+        let case = FindingCase::of(*id);
+        let hosts = [vec![Values::new()], case.almost.clone()].concat();
+        hosts.into_iter().map(move |values| (id.as_str().into(), case.observe(&values)))
+    });
+    let scenes = plans().into_iter().map(|case| case.join("before.json")).filter(|it| it.exists());
+    let scenes = scenes.map(|path| (path.clone(), read::<Scene>(&path).observation()));
+    let bundles = plans().into_iter().map(|case| case.join(BUNDLE)).filter(|it| it.exists());
+    let bundles = bundles.map(|path| (path.clone(), bundle::open(&path).unwrap()));
+    findings.chain(scenes).chain(bundles)
 }
 
 /// Fails if a finding on one of these hosts names an empty plan, or if too few findings name a
@@ -159,16 +196,7 @@ fn assert_no_empty_plan(hosts: impl Iterator<Item = (PathBuf, Observation)>, lea
 
 #[test]
 fn a_plan_that_a_finding_of_a_case_names_changes_something() {
-    let findings = FindingId::ALL.iter().flat_map(|id| {
-        let case = FindingCase::of(*id);
-        let hosts = [vec![Values::new()], case.almost.clone()].concat();
-        hosts.into_iter().map(move |values| (id.as_str().into(), case.observe(&values)))
-    });
-    let scenes = plans().into_iter().map(|case| case.join("before.json")).filter(|it| it.exists());
-    let scenes = scenes.map(|path| (path.clone(), read::<Scene>(&path).observation()));
-    let bundles = plans().into_iter().map(|case| case.join(BUNDLE)).filter(|it| it.exists());
-    let bundles = bundles.map(|path| (path.clone(), bundle::open(&path).unwrap()));
-    assert_no_empty_plan(findings.chain(scenes).chain(bundles), 100);
+    assert_no_empty_plan(case_hosts(), 100);
 }
 
 #[test]

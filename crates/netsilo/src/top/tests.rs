@@ -446,7 +446,7 @@ fn the_newest_transaction_is_undone_after_a_question() {
 fn the_plan_of_a_finding_fixes_only_that_finding() {
     let (_, request) = press(state_of(&bad()), "5p");
     let Some(Request::Plan(Some(fix))) = request else { panic!("{request:?}") };
-    assert_eq!(fix.to_string(), "queues-share-core:cpu0");
+    assert_eq!(fix.to_string(), "far-from-consumers:eth0");
 }
 
 #[test]

@@ -51,7 +51,8 @@ mod tests {
     const PAGE: &str = "\
 # Parameters of the model
 
-The [model of the receive path](model.md) has these. *Before* is what is known without the published
+[How netsilo judges](judging.md#prices) says which of these a forecast of an observed machine takes;
+a machine that a file describes needs all. *Before* is what is known without the published
 experiments, *fitted* what they make of it: a value, and the factor that is one standard deviation
 to either side. Cycles are those of a 2.6.38 kernel and the CPUs of its time; `recent` turns them
 into those of later ones.

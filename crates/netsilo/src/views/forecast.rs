@@ -46,7 +46,7 @@ pub(crate) fn gain(forecast: &Forecast, name: &str) -> Option<Styled> {
 
 /// The forecast of a remedy, in words.
 pub(crate) fn forecast_in_words(gain: Estimate, limit: &str) -> String {
-    format!("forecast: {} of the load that fits, then {limit} is full", gain.in_percent())
+    format!("forecast: {} of the load that fits; then full first: {limit}", gain.in_percent())
 }
 
 /// The change by a setting. Where nothing is full, more room than there is has no effect.

@@ -3,13 +3,14 @@
 use std::fmt::Write as _;
 
 use netsilo_decide::place::parts::Parts;
-use netsilo_decide::plan::Plan;
 use netsilo_decide::plan::measured_outcome::MeasuredBasis;
+use netsilo_decide::plan::{Choice, Plan};
 use netsilo_model::change::{Change, Interruption, Target};
 
 use crate::tell::palette::Meaning;
 use crate::tell::styled::Styled;
 use crate::tell::words::plural;
+use crate::views::units::count;
 
 /// Renders a whole plan.
 pub(crate) fn render(plan: &Plan) -> Styled {
@@ -57,6 +58,22 @@ pub(crate) fn render(plan: &Plan) -> Styled {
             share(predicted.after_cpu_ns_per_s),
             predicted.distances
         );
+    }
+    if let Some(choice) = &plan.choice {
+        let _ = writeln!(text, "{}", chosen(choice));
+    }
+    text
+}
+
+/// Whose placement it is, and why not that of the runner-up.
+fn chosen(Choice { chosen, runner_up }: &Choice) -> String {
+    let mut text =
+        format!("placement: {}, this load fits x{}", chosen.proposer, count(chosen.fits));
+    if let Some(next) = runner_up {
+        let _ = write!(text, "; next best: {}, x{}", next.proposer, count(next.fits));
+        if next.fits > chosen.fits {
+            text.push_str(", too little more to be chosen");
+        }
     }
     text
 }

@@ -106,7 +106,7 @@ pub(crate) fn other_rows(values: &Values) -> Result<Vec<Row>, Box<dyn Error>> {
     others().iter().map(row).collect()
 }
 
-/// Both tables as docs/model.md has them.
+/// Both tables as evidence/predictions.md has them.
 pub(crate) fn text(values: &Values) -> Result<String, Box<dyn Error>> {
     let mut text = format!("| load | none (1000/s) | {} |\n", SETTINGS.join(" (%) | ") + " (%)");
     text += "|---|---|---|---|---|\n";

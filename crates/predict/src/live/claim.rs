@@ -60,6 +60,17 @@ impl Claim {
     }
 }
 
+impl Claim {
+    /// What is claimed of a setting that is on, if switching it off would gain this: the same as of
+    /// switching it on where it is off. The load fits `now` times, and would fit `off` times.
+    pub fn of_setting_that_is_on(gain_off: Estimate, now: f64, off: f64) -> Self {
+        let on = |gain: f64| 1.0 / (1.0 + gain) - 1.0;
+        let Estimate { value, low, high } = gain_off;
+        let gain = Estimate { value: on(value), low: on(high), high: on(low) };
+        Self::of(gain, now.min(off), now)
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -76,5 +87,15 @@ mod tests {
         assert_eq!(of(gain(0.5, 0.1, 0.9), 2.0), Claim::NoClearChange, "nothing is full");
         let overflows = Claim::of(gain(-0.6, -0.7, -0.5), 2.0, 0.8);
         assert_eq!(overflows, Claim::Hurt, "the load does not fit any more");
+    }
+    #[test]
+    fn a_setting_has_one_claim_whether_it_is_on_or_off() {
+        let of = |value: f64, low: f64, high: f64, now, off| {
+            Claim::of_setting_that_is_on(Estimate { value, low, high }, now, off)
+        };
+        assert_eq!(of(0.1, 0.01, 0.3, 1.2, 1.3), Claim::Hurt, "off cannot lose");
+        assert_eq!(of(0.1, -0.01, 0.3, 1.2, 1.3), Claim::NoClearChange);
+        assert_eq!(of(-0.3, -0.5, -0.1, 1.5, 1.1), Claim::Help, "it relieves what would be full");
+        assert_eq!(of(-0.3, -0.5, -0.1, 3.0, 2.1), Claim::NoClearChange, "nothing is full");
     }
 }

@@ -27,7 +27,7 @@ pub(crate) struct Moved(Vec<Sent>);
 /// Returns what the XPS of `settings` moves; `None` if it differs from the present one and the
 /// observation does not say who sends or where a tx queue completes.
 pub(crate) fn moved(work: &Work<'_>, settings: &Snapshot) -> Option<Moved> {
-    let now = work.analysis.after();
+    let now = work.settings;
     let mut moved = Vec::new();
     for new in &settings.netdevs {
         let Some(old) = now.netdevs.iter().find(|it| it.ifindex == new.ifindex) else { continue };
@@ -87,7 +87,7 @@ impl Moved {
     }
 
     /// Adds the time of what moved.
-    pub(crate) fn add(&self, work: &Work<'_>, prices: &Prices<'_>, loads: &mut Loads) {
+    pub(crate) fn add(&self, work: &Work<'_>, prices: &Prices, loads: &mut Loads) {
         let topology = &work.analysis.after().topology;
         for Sent { from, to, packets } in &self.0 {
             let ns = prices.completion(topology.distance(*from, *to));

@@ -76,9 +76,9 @@ impl Placed {
 
 /// The observed work under one set of assumptions: what all settings have in common.
 #[derive(Debug)]
-struct Assumed<'a> {
+struct Assumed {
     assumptions: Assumptions,
-    prices: Prices<'a>,
+    prices: Prices,
     /// What the receive work takes as it is.
     before: Loads,
     /// The same where each poll takes as many packets as it may.
@@ -94,8 +94,8 @@ pub struct Judge<'a> {
     work: Work<'a>,
     /// Where each queue's packets run now.
     present: Vec<Placement>,
-    likely: Assumed<'a>,
-    ends: Vec<[Assumed<'a>; 2]>,
+    likely: Assumed,
+    ends: Vec<[Assumed; 2]>,
 }
 
 impl<'a> Judge<'a> {
@@ -119,7 +119,7 @@ impl<'a> Judge<'a> {
     }
 
     /// The loads where queues are placed so.
-    fn loads(&self, it: &Assumed<'_>, to: &[Placement], sent: Option<&Moved>) -> Loads {
+    fn loads(&self, it: &Assumed, to: &[Placement], sent: Option<&Moved>) -> Loads {
         let mut loads = loads(&self.work, &it.prices, &self.present, to);
         if let Some(sent) = sent {
             sent.add(&self.work, &it.prices, &mut loads);
@@ -128,7 +128,7 @@ impl<'a> Judge<'a> {
     }
 
     /// How each CPU spends its time if its receive work changes from what it was to this.
-    fn cpus(&self, it: &Assumed<'_>, to: &Loads) -> BTreeMap<CpuId, CpuTime> {
+    fn cpus(&self, it: &Assumed, to: &Loads) -> BTreeMap<CpuId, CpuTime> {
         let mut cpus = self.work.cpus.clone();
         for (cpu, time) in &mut cpus {
             let (old, new) = (it.before.on(*cpu), to.on(*cpu));
@@ -139,14 +139,14 @@ impl<'a> Judge<'a> {
     }
 
     /// The set of assumptions that corresponds to one of another machine.
-    fn like(&self, assumptions: Assumptions) -> &Assumed<'a> {
+    fn like(&self, assumptions: Assumptions) -> &Assumed {
         let mut all = self.ends.iter().flatten();
         all.find(|it| it.assumptions == assumptions).unwrap_or(&self.likely)
     }
 }
 
 /// What the work takes of each CPU where its queues are placed so.
-fn loads(work: &Work<'_>, prices: &Prices<'_>, now: &[Placement], to: &[Placement]) -> Loads {
+fn loads(work: &Work<'_>, prices: &Prices, now: &[Placement], to: &[Placement]) -> Loads {
     let mut loads = Loads::default();
     for ((queue, now), placed) in work.queues.iter().zip(now).zip(to) {
         loads::add(&mut loads, work, prices, queue, (now, placed));
@@ -180,7 +180,7 @@ struct State {
 impl State {
     /// Under a setting that places the queues so, compared with the machine as it is; `None`: as it
     /// is.
-    fn new(judge: &Judge<'_>, as_it_is: &Judge<'_>, it: &Assumed<'_>, to: Option<&Placed>) -> Self {
+    fn new(judge: &Judge<'_>, as_it_is: &Judge<'_>, it: &Assumed, to: Option<&Placed>) -> Self {
         let loads_with =
             |placed: &Placed, queues: &[Placement]| judge.loads(it, queues, placed.sent.as_ref());
         let to = to.map(|placed| (placed, placed.queues(it.assumptions.flows)));

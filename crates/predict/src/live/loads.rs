@@ -13,7 +13,7 @@ use crate::prices::Prices;
 pub(crate) fn add(
     loads: &mut Loads,
     work: &Work<'_>,
-    prices: &Prices<'_>,
+    prices: &Prices,
     queue: &Queue<'_>,
     (now, placed): (&Placement, &Placement),
 ) {
@@ -35,7 +35,7 @@ fn parts(steps: &Steps<'_, Seen<'_, '_>>, ns: f64) -> Parts {
     }
     // What RPS takes away from the CPU that polls, and what it costs there.
     let away = steps.away();
-    let measured = (ns - steps.sending()).max(LEAST_POLL * ns);
+    let measured = (ns - steps.sending() - waking(steps)).max(LEAST_POLL * ns);
     if let (Some(steered), true) = (queue.steered_ns, away > 0.0) {
         let protocol = (steered - steps.receiving() / away).max(LEAST_POLL * steered);
         let poll = (measured - (1.0 - away) * protocol).max(LEAST_POLL * measured);
@@ -60,20 +60,37 @@ fn readers(steps: &Steps<'_, Seen<'_, '_>>, loads: &mut Loads) {
     }
 }
 
-/// A reader that sleeps on an idle CPU needs an interrupt, unless the protocol runs there.
-fn wakeups(steps: &Steps<'_, Seen<'_, '_>>, loads: &mut Loads) {
-    for (cpu, rate) in &steps.cpus.queue.wakeups {
+/// The IPIs of wakeups per second, from one CPU to another: a reader that sleeps on an idle CPU
+/// needs one, unless the protocol runs there.
+fn woken(steps: &Steps<'_, Seen<'_, '_>>) -> Vec<(CpuId, CpuId, f64)> {
+    let mut all = Vec::new();
+    for (to, rate) in &steps.cpus.queue.wakeups {
         for (from, part) in steps.placed.protocol() {
             let apart = (1.0 - steps.placed.steered) * part;
-            if from == cpu || apart <= 0.0 {
-                continue;
+            if from != to && apart > 0.0 {
+                all.push((*from, *to, rate * apart * steps.cpus.idle(*to)));
             }
-            let ipis = rate * apart * steps.cpus.idle(*cpu);
-            let (send, receive) = steps.prices.reschedule(steps.cpus.distance(*from, *cpu));
-            let sent = steps.softirq(loads, *from, ipis * send);
-            loads.path.wakeups += sent + steps.softirq(loads, *cpu, ipis * receive);
-            loads.ipis += ipis;
         }
+    }
+    all
+}
+
+/// What wakeups cost the CPUs that poll, per packet (ns).
+fn waking(steps: &Steps<'_, Seen<'_, '_>>) -> f64 {
+    let sent = |(from, to, ipis): (CpuId, CpuId, f64)| {
+        let polls = steps.placed.poll.contains_key(&from);
+        let send = steps.prices.reschedule(steps.cpus.distance(from, to)).0;
+        if polls { ipis * send / steps.packets } else { 0.0 }
+    };
+    woken(steps).into_iter().map(sent).sum()
+}
+
+fn wakeups(steps: &Steps<'_, Seen<'_, '_>>, loads: &mut Loads) {
+    for (from, to, ipis) in woken(steps) {
+        let (send, receive) = steps.prices.reschedule(steps.cpus.distance(from, to));
+        let sent = steps.softirq(loads, from, ipis * send);
+        loads.path.wakeups += sent + steps.softirq(loads, to, ipis * receive);
+        loads.ipis += ipis;
     }
 }
 
@@ -89,13 +106,11 @@ impl Cpus for Seen<'_, '_> {
     }
 
     fn idle(&self, cpu: CpuId) -> f64 {
-        self.work.cpus.get(&cpu).map_or(0.0, |cpu| cpu.idle())
+        self.work.idle(cpu)
     }
 
     fn sibling_busy(&self, cpu: CpuId) -> f64 {
-        let core = self.work.analysis.after().topology.core_of(cpu);
-        let others = core.iter().filter(|other| *other != cpu);
-        others.map(|other| 1.0 - self.idle(other)).fold(0.0, f64::max)
+        self.work.sibling_busy(cpu)
     }
 
     fn distance(&self, a: CpuId, b: CpuId) -> Distance {

@@ -23,13 +23,13 @@ impl Placement {
     /// Returns where the packets of the queue of this number run now.
     pub(crate) fn present(work: &Work<'_>, number: usize) -> Self {
         let batch = work.queues[number].batch;
-        Self { batch, ..Self::new(work, number, work.analysis.after(), End::Likely) }
+        Self { batch, ..Self::new(work, number, work.settings, End::Likely) }
     }
 
     /// Returns where the packets of the queue of this number run under `settings`: as observed
     /// where these settings are the present ones. `flows` says how RPS divides them.
     pub(crate) fn new(work: &Work<'_>, number: usize, settings: &Snapshot, flows: End) -> Self {
-        let (queue, now) = (&work.queues[number], work.analysis.after());
+        let (queue, now) = (&work.queues[number], work.settings);
         let is_threaded = is_threaded(queue, now, settings);
         let moved = if is_threaded && queue.silo.kthread.is_none() {
             room_for_kthread(&work.idlest, number).map(|cpu| once((cpu, 1.0)).collect())
@@ -40,16 +40,17 @@ impl Placement {
         let stays = moved.is_none() && old == new;
         let poll = moved.unwrap_or_else(|| queue.polled.clone());
         let poll = if new.has_arfs && !old.has_arfs {
-            blend(&poll, &near_readers(work, queue, &poll), queue.steerable)
+            blend(&poll, &near_readers(work, queue, &poll), queue.likely_steerable())
         } else {
             poll
         };
-        let steered = if new.has_rfs { queue.steerable } else { 0.0 };
+        let steered = if new.has_rfs { queue.likely_steerable() } else { 0.0 };
         let observed = &queue.silo.protocol_cpus;
         let protocol = if (new.rps.is_empty() && !new.has_rfs) || queue.has_unknown_senders() {
             None
-        } else if stays && !observed.is_empty() {
-            Some(normalized(observed.iter().map(|(cpu, share)| (*cpu, *share))))
+        } else if old == new && !observed.is_empty() {
+            let observed = normalized(observed.iter().map(|(cpu, share)| (*cpu, *share)));
+            Some(if stays { observed } else { new.moved_along(queue, observed, &poll) })
         } else {
             let hashed = if new.rps.is_empty() {
                 poll.clone()
@@ -152,23 +153,28 @@ fn batch(queue: &Queue<'_>, now: &Snapshot, settings: &Snapshot) -> f64 {
 }
 
 /// The CPUs that poll a queue under other settings; `None` if these say what the present ones say.
-fn moved_to(
-    work: &Work<'_>,
+fn moved_to<'a>(
+    work: &'a Work<'_>,
     queue: &Queue<'_>,
-    settings: &Snapshot,
+    settings: &'a Snapshot,
     is_threaded: bool,
 ) -> Option<Shares> {
     let online = &work.analysis.after().topology.online;
-    if let Some(thread) = queue.silo.kthread.as_ref().filter(|_| is_threaded) {
-        let netdev = settings.netdevs.iter().find(|netdev| queue.silo.netdev.is(netdev))?;
+    if queue.silo.kthread.is_some() && is_threaded {
         let napi = queue.silo.napi.as_ref()?.to;
-        let cpus = &netdev.napis.iter().find(|it| it.id == napi)?.thread.as_ref()?.cpus;
+        let of = |snapshot: &'a Snapshot| {
+            let netdev = snapshot.netdevs.iter().find(|netdev| queue.silo.netdev.is(netdev))?;
+            Some(&netdev.napis.iter().find(|it| it.id == napi)?.thread.as_ref()?.cpus)
+        };
+        let cpus = of(settings)?;
         // The scheduler moves it among these.
-        return (*cpus != thread.cpus)
+        return (Some(cpus) != of(work.settings))
             .then(|| normalized(cpus.and(online).iter().map(|cpu| (cpu, 1.0))));
     }
-    let requested = settings.irqs.get(&queue.silo.irq.as_ref()?.to)?.requested.as_ref()?;
-    if queue.silo.kthread.is_none() && Some(requested) == queue.silo.requested.as_ref() {
+    let irq = queue.silo.irq.as_ref()?.to;
+    let of = |snapshot: &'a Snapshot| snapshot.irqs.get(&irq)?.requested.as_ref();
+    let requested = of(settings)?;
+    if queue.silo.kthread.is_none() && Some(requested) == of(work.settings) {
         return None;
     }
     // x86 chooses one CPU of the mask for the vector; a plan's masks have one.
@@ -199,5 +205,27 @@ impl Steering {
             has_rfs,
             has_arfs: netdev.is_some_and(|netdev| arfs_is_on(settings, netdev)),
         }
+    }
+}
+
+impl Steering {
+    /// Where a queue's protocol runs, of which this much was observed on each CPU, if others poll
+    /// it: what no steering had taken to a CPU goes along.
+    fn moved_along(&self, queue: &Queue<'_>, mut observed: Shares, poll: &Shares) -> Shares {
+        let mut along = 0.0;
+        for (cpu, share) in observed.iter_mut().filter(|(cpu, _)| queue.polled.contains_key(cpu)) {
+            let steered = match (self.rps.contains(*cpu), self.has_rfs) {
+                (true, _) => *share,
+                (false, true) => share.min(queue.read.get(cpu).copied().unwrap_or(0.0)),
+                (false, false) => 0.0,
+            };
+            along += *share - steered;
+            *share = steered;
+        }
+        for (cpu, share) in poll {
+            *observed.entry(*cpu).or_default() += along * share;
+        }
+        observed.retain(|_, share| *share > 0.0);
+        observed
     }
 }

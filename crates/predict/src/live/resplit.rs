@@ -115,6 +115,9 @@ impl Supposed {
             Moved::All(count) => count,
             Moved::Udp => silos.len() as u32,
         };
+        if old.iter().all(|queue| moved.share(queue) <= 0.0) {
+            return Err(CannotSuppose::NoUdp(netdev.name.clone()));
+        }
         let flows = self.flows(netdev, moved);
         if flows.is_some_and(|flows| flows < LEAST_FLOWS * count as usize) {
             let seen = flows.unwrap_or(0);
@@ -145,7 +148,7 @@ impl Supposed {
         if flows.is_empty() {
             return None;
         }
-        let spread = |outer: Outer| moved != Moved::Udp || outer == Outer::Udp;
+        let spread = |outer: Outer| moved != Moved::Udp || outer.is_udp();
         let its = flows.iter().filter(|it| it.netdev == netdev.name && spread(it.outer));
         Some(its.map(|it| (it.connection, it.hash)).collect::<BTreeSet<_>>().len())
     }

@@ -31,6 +31,9 @@ pub(crate) enum CannotSuppose {
     /// Kthreads poll.
     #[error("kthreads poll the queues of {0}: the scheduler places those of other queues")]
     Kthreads(String),
+    /// Which packets are UDP is not known.
+    #[error("no UDP was seen on {0}: neither read, nor in the flows that arrived")]
+    NoUdp(String),
     /// Too few flows were seen to take them as spread evenly.
     #[error("{0} {1}: {2} flows were seen, too few to spread evenly over {3} queues")]
     FewFlows(String, &'static str, usize, u32),

@@ -7,6 +7,8 @@ use netsilo_model::cost::weights::CostSource;
 use netsilo_model::derive::analysis::Analysis;
 use netsilo_model::derive::seen_costs::seen_ipis;
 
+use crate::parameters::Table;
+
 /// A quantity that was not measured, or not exactly.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Unknown {
@@ -18,6 +20,8 @@ pub(crate) enum Unknown {
     Division,
     /// How the hash divides the flows over the CPUs of RPS.
     Flows,
+    /// What the threads of a core do together.
+    Siblings,
     /// Whether the scheduler moves other tasks off a CPU that softirqs fill.
     Scheduler,
 }
@@ -44,6 +48,8 @@ pub(crate) struct Assumptions {
     pub(crate) division: End,
     /// How even the flows of RPS are.
     pub(crate) flows: End,
+    /// What the threads of a core do together, one thread's work being 1; `None`: as fitted.
+    pub(crate) smt: Option<f64>,
     /// Share of the tasks' time on CPUs with receive work that stays there when they fill.
     pub(crate) tasks_stay: f64,
 }
@@ -63,6 +69,7 @@ impl Default for Assumptions {
             polls: 1.0,
             division: End::Likely,
             flows: End::Likely,
+            smt: None,
             tasks_stay: 0.0,
         }
     }
@@ -70,8 +77,8 @@ impl Default for Assumptions {
 
 impl Unknown {
     /// All of them.
-    pub(crate) const ALL: [Self; 5] =
-        [Self::Crossing, Self::Polls, Self::Division, Self::Flows, Self::Scheduler];
+    pub(crate) const ALL: [Self; 6] =
+        [Self::Crossing, Self::Polls, Self::Division, Self::Flows, Self::Siblings, Self::Scheduler];
 
     /// The assumptions with this quantity at either end of its range, the others likely.
     pub(crate) fn ends(self, analysis: &Analysis<'_>) -> [Assumptions; 2] {
@@ -86,6 +93,9 @@ impl Unknown {
                 [End::Worst, End::Best].map(|division| Assumptions { division, ..likely })
             }
             Self::Flows => [End::Worst, End::Best].map(|flows| Assumptions { flows, ..likely }),
+            Self::Siblings => {
+                [Some(Table::shipped().least_smt()), None].map(|smt| Assumptions { smt, ..likely })
+            }
             Self::Scheduler => {
                 [TASKS_STAY, 0.0].map(|tasks_stay| Assumptions { tasks_stay, ..likely })
             }

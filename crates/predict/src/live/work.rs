@@ -10,8 +10,11 @@ use netsilo_model::derive::seen_costs::dilation;
 use netsilo_model::derive::silo::Silo;
 use netsilo_model::derive::utilization::{CpuUtilization, napi_kthreads, utilization};
 use netsilo_model::machine::cpuset::{CpuId, CpuSet};
+use netsilo_model::rss::model::flows_on;
 use netsilo_model::snapshot::attribution::{Consumption, Protocol};
+use netsilo_model::snapshot::host::Snapshot;
 use netsilo_model::snapshot::netdev::Netdev;
+use netsilo_model::snapshot::observation::Observation;
 
 use crate::live::flows::Flows;
 use crate::placement::Shares;
@@ -28,6 +31,8 @@ pub(crate) const MOST_BATCH: f64 = 64.0;
 pub struct Work<'a> {
     /// What it is derived from.
     pub(crate) analysis: &'a Analysis<'a>,
+    /// The settings under which it was observed.
+    pub(crate) settings: &'a Snapshot,
     /// The load, as a multiple of the observed one.
     pub(crate) load: f64,
     /// Queues that receive packets.
@@ -72,9 +77,10 @@ pub(crate) struct Queue<'a> {
     pub(crate) read: Shares,
     /// Wakeups of readers per second, by the CPU where they slept.
     pub(crate) wakeups: BTreeMap<CpuId, f64>,
-    /// Share of the data that is read by connected sockets, which RFS steers.
-    pub(crate) steerable: f64,
-    /// Share of the data that is UDP.
+    /// Share of the data that is read by connected sockets, which RFS steers; `None` if nobody was
+    /// seen to read it.
+    pub(crate) steerable: Option<Bounds>,
+    /// Share of the data that is UDP; where nobody reads it, of the packets.
     pub(crate) udp: f64,
     /// The flows that arrive on the netdev; `None` if they were not counted.
     pub(crate) flows: Option<Flows>,
@@ -160,6 +166,7 @@ impl<'a> Work<'a> {
             room: work.iter().map(|(cpu, work)| (*cpu, work.room())).collect(),
             protocol_share: protocol_share(analysis, &queues),
             load: 1.0,
+            settings: settings(analysis, &queues),
             queues,
             analysis,
         })
@@ -168,6 +175,55 @@ impl<'a> Work<'a> {
     /// The share of each CPU's time in NAPI kthreads.
     pub(crate) fn kthreads(&self) -> Shares {
         napi_kthreads(self.queues.iter().map(|queue| &*queue.silo))
+    }
+
+    /// CPUs that may process packets: those that are online and not set apart, and those that do
+    /// so now.
+    pub fn usable(&self) -> CpuSet {
+        let topology = &self.analysis.after().topology;
+        let polling = self.queues.iter().flat_map(|queue| queue.polled.keys().copied());
+        let usable = topology.online.minus(&topology.reserved()).or(&polling.collect());
+        usable.iter().filter(|cpu| self.cpus.contains_key(cpu)).collect()
+    }
+
+    /// The share of what the hypervisor leaves of these CPUs' time that is not idle; low-priority
+    /// work counts as idle, because it yields.
+    pub fn busy(&self, cpus: &CpuSet) -> f64 {
+        self.share(&self.cpus, &|cpu| cpus.contains(cpu))
+    }
+
+    /// The share of what the hypervisor leaves of a CPU's time that no scheduler moves: interrupts,
+    /// softirqs and NAPI kthreads.
+    pub fn bound(&self, cpu: CpuId) -> f64 {
+        self.cpus.get(&cpu).map_or(0.0, |time| time.softirq / self.room(cpu)).min(1.0)
+    }
+
+    /// The share of all of a CPU's time that is idle or taken by the hypervisor.
+    pub(crate) fn idle(&self, cpu: CpuId) -> f64 {
+        self.cpus.get(&cpu).map_or(0.0, CpuTime::idle)
+    }
+
+    /// How busy the busiest of the other hardware threads of a CPU's core is.
+    pub fn sibling_busy(&self, cpu: CpuId) -> f64 {
+        let core = self.analysis.after().topology.core_of(cpu);
+        let others = core.iter().filter(|other| *other != cpu);
+        others.map(|other| 1.0 - self.idle(other)).fold(0.0, f64::max)
+    }
+
+    /// The share of a CPU's time that the hypervisor leaves.
+    pub(crate) fn room(&self, cpu: CpuId) -> f64 {
+        self.room.get(&cpu).copied().unwrap_or(1.0)
+    }
+
+    /// The share of the time of some of these CPUs that is not idle, of what the hypervisor leaves.
+    pub(crate) fn share(
+        &self,
+        cpus: &BTreeMap<CpuId, CpuTime>,
+        is_in: &dyn Fn(CpuId) -> bool,
+    ) -> f64 {
+        let these = || cpus.iter().filter(|(cpu, _)| is_in(**cpu));
+        let time: f64 = these().map(|(_, cpu)| cpu.usr + cpu.sys + cpu.softirq).sum();
+        time / these().map(|(cpu, _)| self.room(*cpu)).sum::<f64>().max(0.05)
     }
 
     /// Packets per second of all queues.
@@ -190,6 +246,24 @@ impl<'a> Work<'a> {
         }
         self
     }
+}
+
+/// The settings under which queues were observed: those of the first snapshot, unless a queue came
+/// later.
+fn settings<'a>(analysis: &Analysis<'a>, queues: &[Queue<'_>]) -> &'a Snapshot {
+    let Observation { before, after, .. } = analysis.observation;
+    let is_known = |silo: &Silo| {
+        let irq = silo.irq.as_ref().is_none_or(|irq| before.irqs.contains_key(&irq.to));
+        let netdev = before.netdevs.iter().find(|netdev| silo.netdev.is(netdev));
+        let napi = silo.kthread.as_ref().and(silo.napi.as_ref());
+        let has = |netdev: &Netdev| {
+            napi.is_none_or(|napi| {
+                netdev.napis.iter().any(|it| it.id == napi.to && it.thread.is_some())
+            })
+        };
+        irq && netdev.is_some_and(has)
+    };
+    if queues.iter().all(|queue| is_known(&queue.silo)) { before } else { after }
 }
 
 /// How each CPU spent its time. NAPI kthreads count as softirqs; nice work yields to everything.
@@ -215,12 +289,9 @@ impl<'a> Queue<'a> {
         let polled = normalized(counted);
         let polled =
             if polled.is_empty() { normalized(polled_on(&silo).into_iter()) } else { polled };
-        let polls: f64 = silo.polls.values().map(|poll| poll.polls_per_s).sum();
-        // Without eBPF each interrupt counts as a poll, of at most as many packets as it may take.
-        let batch = match polls {
-            0.0 => (packets / interrupts(&silo).max(f64::MIN_POSITIVE)).min(MOST_BATCH),
-            polls => packets / polls,
-        };
+        let batch = packets / polls_per_s(&silo).max(f64::MIN_POSITIVE);
+        // A poll by interrupt may have been several, each of at most this many packets.
+        let batch = if silo.polls.is_empty() { batch.min(MOST_BATCH) } else { batch };
         let own: f64 = silo.own_share.values().sum();
         let sum = |rows: &mut dyn Iterator<Item = &&Consumption>| -> f64 {
             rows.map(|row| row.bytes as f64).sum()
@@ -237,11 +308,21 @@ impl<'a> Queue<'a> {
             polled,
             read: normalized(silo.read_on().into_iter()),
             wakeups: wakeups(&silo),
-            steerable: steerable_share(rows.iter().copied()).map_or(0.0, |share| share.likely),
+            steerable: steerable_share(rows.iter().copied()),
             udp: udp / sum(&mut rows.iter()).max(1.0),
             flows: None,
             silo,
         })
+    }
+
+    /// Share of the data that RFS is likely to steer.
+    pub(crate) fn likely_steerable(&self) -> f64 {
+        self.steerable.map_or(0.0, |share| share.likely)
+    }
+
+    /// Whether its polls, or the interrupts that begin them, were counted.
+    pub(crate) fn polls_are_counted(&self) -> bool {
+        polls_per_s(&self.silo) > 0.0
     }
 
     /// Whether RPS has put its packets on these backlogs, so that it is not known who sends them.
@@ -276,9 +357,24 @@ fn count_flows(analysis: &Analysis<'_>, queues: &mut [Queue<'_>]) {
             let flows = Flows::of(analysis, netdev, &silos);
             for queue in queues.iter_mut().filter(|queue| queue.silo.netdev.is(netdev)) {
                 queue.flows = flows;
+                if queue.read.is_empty() {
+                    queue.udp = udp_of_flows(analysis, netdev, queue);
+                }
             }
         }
     }
+}
+
+/// The share of UDP in the packets of a queue, by the flows that arrived.
+fn udp_of_flows(analysis: &Analysis<'_>, netdev: &Netdev, queue: &Queue<'_>) -> f64 {
+    let flows = flows_on(analysis.observation, netdev);
+    let of_queue = flows.filter(|flow| flow.queue.is_some() && flow.queue == queue.silo.queue);
+    let (mut udp, mut all) = (0.0, 0.0);
+    for flow in of_queue {
+        all += flow.packets as f64;
+        udp += if flow.outer.is_udp() { flow.packets as f64 } else { 0.0 };
+    }
+    udp / f64::max(all, 1.0)
 }
 
 /// Wakeups per second of all readers, by the CPU where they slept.
@@ -290,14 +386,16 @@ fn wakeups(silo: &Silo) -> BTreeMap<CpuId, f64> {
     all
 }
 
-/// Packets per second that arrive on a queue: as its polls returned them, else its part of those
-/// that the netdev counted, by the time that its polls take, or by its interrupts.
+/// Packets per second that arrive on a queue: as its polls returned them. If no poll of its netdev
+/// returned any, its part of what the netdev counted, by the time that its polls take, or by its
+/// interrupts.
 fn arriving(analysis: &Analysis<'_>, silo: &Silo) -> Option<f64> {
-    if silo.packets_per_s.is_some() {
-        return silo.packets_per_s;
+    let of_netdev = || analysis.silos.queues.iter().filter(|it| it.netdev == silo.netdev);
+    let are_counted = of_netdev().any(|it| it.packets_per_s > Some(0.0));
+    if let Some(packets) = silo.packets_per_s.filter(|_| are_counted) {
+        return Some(packets);
     }
     let all = *analysis.rates.netdevs.get(&silo.netdev.name)?.get("rx_packets")?;
-    let of_netdev = || analysis.silos.queues.iter().filter(|it| it.netdev == silo.netdev);
     let time = |silo: &Silo| silo.own_share.values().sum::<f64>();
     let part = |weight: fn(&Silo) -> f64| {
         let sum: f64 = of_netdev().map(weight).sum();
@@ -320,6 +418,12 @@ fn steered_ns(analysis: &Analysis<'_>, queue: &Queue<'_>) -> Option<f64> {
         packets += backlog as f64;
     }
     (packets > 0.0).then_some(time / packets)
+}
+
+/// Polls per second of a queue, as eBPF counted them; else each interrupt counts as a poll.
+fn polls_per_s(silo: &Silo) -> f64 {
+    let polls: f64 = silo.polls.values().map(|poll| poll.polls_per_s).sum();
+    if polls > 0.0 { polls } else { interrupts(silo) }
 }
 
 /// Interrupts per second of a queue.

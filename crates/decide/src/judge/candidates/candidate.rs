@@ -6,7 +6,7 @@ use crate::judge::verdict::Claim;
 use crate::plan::{PlacementCost, Plan};
 
 /// A placement is left out if the model predicts this many times the current cost. Distances differ
-/// between machines by a factor of two (`docs/costs.md`), so a smaller factor proves nothing.
+/// between machines by a factor of two (`docs/judging.md`), so a smaller factor proves nothing.
 const HOPELESS_COST: u64 = 2;
 
 /// A state to try.

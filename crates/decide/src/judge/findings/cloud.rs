@@ -117,11 +117,7 @@ fn one_queue(analysis: &Analysis<'_>, netdev: &Netdev) -> Option<Finding> {
             Remedy::new(
                 "on the host, configure more queues for this device (QEMU: queues=N, mq=on, \
                  vectors=2N+2), up to one per cpu",
-                Gain::AtMost {
-                    measure: Measure::Share(softirq * (1.0 - 1.0 / cpus as f64)),
-                    of: format!("cpu{cpu}'s time"),
-                    basis: "its softirq time, spread evenly over all cpus".into(),
-                },
+                Gain::Unknown("a forecast knows only the queues that the device offers".into()),
             )
             .costs("the guest must restart")
             .not_when("one flow carries all packets: a flow stays on one queue"),

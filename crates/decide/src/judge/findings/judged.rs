@@ -4,13 +4,15 @@ use netsilo_model::derive::analysis::Analysis;
 
 use crate::judge::annotate::verdicts;
 use crate::judge::ledger::{Ledger, ledger};
-use crate::judge::verdict::RemedyVerdict;
+use crate::judge::verdict::{Look, RemedyVerdict};
 use crate::plan::{Goal, Plan, plan};
 
 /// The input of the families. Each part is derived once for all of them.
 #[derive(Debug)]
 pub(super) struct Judged<'a> {
     pub(super) analysis: &'a Analysis<'a>,
+    /// The judge of what changes would do.
+    pub(super) look: Look<'a>,
     pub(super) ledger: Ledger,
     pub(super) verdicts: Vec<RemedyVerdict>,
     /// The placement of all netdevs. Each finding takes the changes of its queues from it.
@@ -23,7 +25,8 @@ pub(super) struct Judged<'a> {
 impl<'a> Judged<'a> {
     pub(super) fn new(analysis: &'a Analysis<'a>) -> Self {
         let plan = plan(analysis, &Goal { even_if_owned: true, ..Goal::default() });
-        Self { analysis, ledger: ledger(analysis), verdicts: verdicts(analysis), plan }
+        let look = Look::new(analysis);
+        Self { analysis, ledger: ledger(analysis), verdicts: verdicts(&look), look, plan }
     }
 
     /// Whether there is no second CPU over which packets could be spread.

@@ -8,13 +8,14 @@ use netsilo_model::derive::silo::Silo;
 use netsilo_model::machine::topology::Distance;
 use netsilo_model::snapshot::subject::Subject;
 
-use crate::judge::evidence::{Evidence, Gain, Measure, Remedy};
+use crate::judge::evidence::{Evidence, Measure, Remedy};
 use crate::judge::findings::finding::{Finding, Severity};
 use crate::judge::findings::id::FindingId;
 use crate::judge::findings::judged::Judged;
-use crate::plan::{Placement, Plan};
+use crate::judge::verdict::percent;
+use crate::plan::Placement;
 
-/// From this share of a CPU a gain is a warning; a smaller one is an opportunity.
+/// From this share of a CPU a cost is a warning; a smaller one is an opportunity.
 const WARNS: f64 = 0.01;
 
 /// Number of queues that a title and its remedy name.
@@ -31,21 +32,17 @@ pub(super) fn find(judged: &Judged<'_>) -> Vec<Finding> {
     if moved.is_empty() && plan.refusals.is_empty() {
         return placed_well(analysis).into_iter().collect();
     }
-    let far = |(netdev, placements): (&str, Vec<_>)| far(analysis, netdev, &placements, plan);
+    let far = |(netdev, placements): (&str, Vec<_>)| far(judged, netdev, &placements);
     moved.into_iter().filter_map(far).collect()
 }
 
 /// Returns `None` if the plan writes nothing for these placements, because their requested affinity
 /// is right.
-fn far(
-    analysis: &Analysis<'_>,
-    netdev: &str,
-    placements: &[&Placement],
-    plan: &Plan,
-) -> Option<Finding> {
+fn far(judged: &Judged<'_>, netdev: &str, placements: &[&Placement]) -> Option<Finding> {
+    let Judged { analysis, plan, .. } = judged;
     let silos: Vec<&Silo> =
         analysis.silos.queues.iter().filter(|silo| silo.netdev.name == netdev).collect();
-    let gain =
+    let cost =
         placements.iter().map(|placement| placement.gain_ns_per_s.max(0) as f64).sum::<f64>() / 1e9;
     let target = |placement: &Placement| {
         let Subject::Queue(_, queue) = &placement.label else { return placement.label.to_string() };
@@ -55,20 +52,25 @@ fn far(
         Evidence::new(
             placement.label.to_string(),
             Measure::Text(placement.basis.clone()),
-            "the cost model (docs/placing.md)",
+            "the cost model (docs/judging.md)",
         )
     };
     // The farthest distances first, then what is to be moved.
     let mut distances = distances(&silos).into_iter();
     let farthest = distances.next();
     let queues_first = placements.iter().map(of_queue).chain(distances);
-    let evidence = farthest.into_iter().chain(queues_first).collect();
     let distances = plan.predicted.as_ref().map_or("", |predicted| predicted.distances.as_str());
+    let saved = Evidence::new(
+        "cost of distance, wakeups and shared cores",
+        Measure::Share(cost),
+        format!("the cost model; {distances}"),
+    );
+    let evidence = farthest.into_iter().chain(queues_first).chain([saved]).collect();
     let changes = plan.changes.iter().filter(|change| belongs(change, placements, &silos));
     let changes: Vec<Change> = changes.cloned().collect();
     (!changes.is_empty()).then(|| Finding {
         id: FindingId::FarFromConsumers,
-        severity: if gain >= WARNS { Severity::Warning } else { Severity::Info },
+        severity: if cost >= WARNS { Severity::Warning } else { Severity::Info },
         subject: Subject::Netdev(netdev.to_owned()),
         title: format!(
             "{} would cost less on other cpus",
@@ -77,11 +79,9 @@ fn far(
         evidence,
         remedies: vec![Remedy {
             what: format!("move {}", first_few(placements, target)),
-            gain: Gain::AtMost {
-                measure: Measure::Share(gain),
-                of: "a cpu".into(),
-                basis: format!("distance, wakeups and shared cores by the cost model; {distances}"),
-            },
+            gain: judged
+                .look
+                .gain(&changes, &format!("their place costs {} of a cpu", percent(cost))),
             cost: None,
             not_when: Some(
                 "the readers change cpus all the time, or another program places interrupts".into(),

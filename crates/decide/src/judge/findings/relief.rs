@@ -7,6 +7,7 @@ use netsilo_model::machine::cpuset::CpuId;
 use crate::judge::evidence::{Evidence, Gain, Measure, Remedy};
 use crate::judge::findings::cpu_work::CpuWork;
 use crate::judge::findings::judged::Judged;
+use crate::judge::verdict::percent;
 use crate::plan::moves::{kept, moves_one_of};
 
 pub(super) fn own(silo: &Silo, cpu: CpuId) -> Evidence {
@@ -35,11 +36,10 @@ pub(super) fn spread(judged: &Judged<'_>, load: &CpuWork<'_>) -> Remedy {
         (true, _) if judged.has_one_cpu() => Gain::Nothing("there is no other cpu".into()),
         (true, 1) => Gain::Nothing("moving its only queue would only make another cpu busy".into()),
         (true, _) => Gain::Nothing(kept(&judged.plan, &load.queues)),
-        (false, _) => Gain::AtMost {
-            measure: Measure::Share(moved.min(1.0)),
-            of: format!("cpu {}'s time", load.cpu),
-            basis: "the share of NET_RX time that the moved queues take on this cpu".into(),
-        },
+        (false, _) => {
+            let cost = format!("they take {} of cpu {}'s time", percent(moved), load.cpu);
+            judged.look.gain(&changes, &cost)
+        }
     };
     let what = match (changes.is_empty(), leaving.len()) {
         (true, _) if load.queues.len() == 1 && !judged.has_one_cpu() => {

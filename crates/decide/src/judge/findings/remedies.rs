@@ -4,7 +4,6 @@
 use std::collections::BTreeMap;
 
 use netsilo_model::change::{Change, knobs};
-use netsilo_model::derive::analysis::Analysis;
 use netsilo_model::snapshot::netdev::{Netdev, NetdevIdentity};
 use netsilo_model::snapshot::subject::Subject;
 
@@ -12,7 +11,7 @@ use crate::judge::evidence::{Evidence, Gain, Measure, Remedy};
 use crate::judge::findings::finding::{Finding, Severity};
 use crate::judge::findings::id::FindingId;
 use crate::judge::findings::judged::Judged;
-use crate::judge::verdict::{Claim, RemedyName, RemedyVerdict, unsteerable};
+use crate::judge::verdict::{Claim, Look, RemedyName, RemedyVerdict, unsteerable};
 
 /// If RFS cannot steer at least this share of bytes, it is reported as useless.
 const USELESS: f64 = 0.9;
@@ -31,7 +30,7 @@ pub(super) fn find(judged: &Judged<'_>) -> Vec<Finding> {
             .after
             .netdevs
             .iter()
-            .filter_map(|netdev| rfs_useless(analysis, netdev)),
+            .filter_map(|netdev| rfs_useless(&judged.look, netdev)),
     );
     findings
 }
@@ -169,8 +168,8 @@ fn remedy(verdict: &RemedyVerdict, what: &str, cost: Option<&str>) -> Remedy {
 }
 
 /// RFS is on, but steers only connected sockets, and nearly all bytes go to unconnected ones.
-fn rfs_useless(analysis: &Analysis<'_>, netdev: &Netdev) -> Option<Finding> {
-    let share = unsteerable(analysis, netdev).filter(|share| *share >= USELESS)?;
+fn rfs_useless(look: &Look<'_>, netdev: &Netdev) -> Option<Finding> {
+    let share = unsteerable(look, netdev).filter(|share| *share >= USELESS)?;
     let off = |queue: &netsilo_model::snapshot::netdev::RxQueue| {
         let old = queue.rps_flow_cnt.filter(|count| *count > 0)?;
         let knob =

@@ -17,6 +17,7 @@ use crate::judge::evidence::{Evidence, Gain, Measure, Remedy};
 use crate::judge::findings::finding::{Finding, Severity};
 use crate::judge::findings::id::FindingId;
 use crate::judge::findings::judged::Judged;
+use crate::judge::verdict::percent;
 
 /// The hook that counts flows.
 pub(super) const SOURCE: &str = "eBPF tp_btf/netif_receive_skb";
@@ -49,7 +50,7 @@ pub(super) fn find(judged: &Judged<'_>) -> Vec<Finding> {
     let netdevs = analysis.after().netdevs.iter().filter(|_| !judged.has_one_cpu());
     for netdev in netdevs {
         for flow_type in [FlowType::Udp4, FlowType::Udp6] {
-            found.extend(udp_on_one_queue(analysis, netdev, flow_type));
+            found.extend(udp_on_one_queue(judged, netdev, flow_type));
         }
     }
     found.extend(asymmetric(analysis));
@@ -123,16 +124,13 @@ pub(super) fn severity(analysis: &Analysis<'_>, silo: Option<&Silo>) -> Severity
     if busy.is_some_and(|busy| busy >= BUSY) { Severity::Warning } else { Severity::Info }
 }
 
-/// Maximum CPU time that can move off a queue's CPU: `part` (0 to 1) of its polling time.
-pub(super) fn relief(silo: Option<&Silo>, part: f64, basis: &str) -> Gain {
-    match silo.and_then(poller) {
-        Some((cpu, share)) if share > 0.0 => Gain::AtMost {
-            measure: Measure::Share(share * part),
-            of: format!("cpu {cpu}'s time moves to other cpus"),
-            basis: basis.to_owned(),
-        },
-        _ => Gain::Unknown("the cpu time of this queue was not measured".into()),
-    }
+/// The gain of changes that spread what one queue receives.
+pub(super) fn relief(judged: &Judged<'_>, silo: Option<&Silo>, changes: &[Change]) -> Gain {
+    let cost = match silo.and_then(poller) {
+        Some((cpu, share)) => format!("the queue takes {} of cpu {cpu}'s time", percent(share)),
+        None => "the time of the queue is not known".to_owned(),
+    };
+    judged.look.gain(changes, &cost)
 }
 
 /// The remedy RPS for one queue, onto idle CPUs that share its CPU's last-level cache.
@@ -212,11 +210,8 @@ pub(in crate::judge) fn hash_ports(
     (!fixed).then(|| Change::new(knob, old, HashFields::ADDRESSES_AND_PORTS, reason))
 }
 
-fn udp_on_one_queue(
-    analysis: &Analysis<'_>,
-    netdev: &Netdev,
-    flow_type: FlowType,
-) -> Option<Finding> {
+fn udp_on_one_queue(judged: &Judged<'_>, netdev: &Netdev, flow_type: FlowType) -> Option<Finding> {
+    let analysis = judged.analysis;
     let udp = || {
         let of_netdev = flows_on(analysis.observation, netdev);
         of_netdev.filter(|flow| {
@@ -258,7 +253,7 @@ fn udp_on_one_queue(
         Evidence::new("UDP packets in fragments", Measure::Share(pieces), SOURCE),
     ];
     let mut remedies: Vec<Remedy> =
-        by_ports_too(netdev, flow_type, silo, &taken, pieces).into_iter().collect();
+        by_ports_too(judged, netdev, flow_type, silo, &taken, pieces).into_iter().collect();
     if remedies.iter().all(|remedy| remedy.changes.is_empty()) {
         remedies.push(rps(analysis, netdev, taken.queue, "the kernel hashes ports"));
     }
@@ -280,6 +275,7 @@ fn udp_on_one_queue(
 
 /// The remedy to hash UDP by ports; `None` if the driver cannot, or already does.
 fn by_ports_too(
+    judged: &Judged<'_>,
     netdev: &Netdev,
     flow_type: FlowType,
     silo: Option<&Silo>,
@@ -291,9 +287,8 @@ fn by_ports_too(
         taken.flows, taken.queue
     );
     let change = hash_ports(netdev, flow_type, &reason)?;
-    let queues = spread_over(netdev) as f64;
     let fragmented = pieces >= FRAGMENTS;
-    let basis = format!("the polling time of rx-{}, minus 1/{queues:.0} that stays", taken.queue);
+    let changes = if fragmented { Vec::new() } else { vec![change] };
     Some(Remedy {
         what: format!(
             "hash UDP ports too: ethtool -N {} rx-flow-hash {flow_type} sdfn",
@@ -305,7 +300,7 @@ fn by_ports_too(
                 pieces * 100.0
             ))
         } else {
-            relief(silo, 1.0 - 1.0 / queues, &basis)
+            relief(judged, silo, &changes)
         },
         cost: Some("packets of flows in transit may be reordered once".into()),
         not_when: Some(
@@ -313,7 +308,7 @@ fn by_ports_too(
              queue than the rest of their flow, and are reordered"
                 .into(),
         ),
-        changes: if fragmented { Vec::new() } else { vec![change] },
+        changes,
         interrupts_traffic: false,
     })
 }

@@ -1,7 +1,6 @@
 //! Findings on uneven queue load: what another indirection table can fix, and what no table can.
 
 use netsilo_model::change::{Change, Table, knobs};
-use netsilo_model::derive::analysis::Analysis;
 use netsilo_model::rss::load::TableLoad;
 use netsilo_model::rss::rebalance::{Balanced, balance};
 use netsilo_model::snapshot::netdev::{Netdev, NetdevIdentity};
@@ -25,10 +24,11 @@ const WORTH_IT: f64 = 0.2;
 pub(super) fn find(judged: &Judged<'_>) -> Vec<Finding> {
     let analysis = judged.analysis;
     let netdevs = analysis.after().netdevs.iter().filter(|_| !judged.has_one_cpu());
-    netdevs.flat_map(|netdev| of(analysis, netdev)).collect()
+    netdevs.flat_map(|netdev| of(judged, netdev)).collect()
 }
 
-fn of(analysis: &Analysis<'_>, netdev: &Netdev) -> Vec<Finding> {
+fn of(judged: &Judged<'_>, netdev: &Netdev) -> Vec<Finding> {
+    let analysis = judged.analysis;
     let Ok(load) = TableLoad::from_observation(analysis.observation, netdev) else {
         return Vec::new();
     };
@@ -40,7 +40,7 @@ fn of(analysis: &Analysis<'_>, netdev: &Netdev) -> Vec<Finding> {
     let relieved = 1.0 - balanced.after as f64 / balanced.before.max(1) as f64;
     let mut found = Vec::new();
     if relieved >= WORTH_IT {
-        found.push(table_skew(analysis, netdev, &load, &balanced, skew));
+        found.push(table_skew(judged, netdev, &load, &balanced, skew));
     }
     found.extend(elephant(netdev, &load));
     found
@@ -79,24 +79,18 @@ fn heaviest(load: &TableLoad) -> u32 {
 }
 
 fn table_skew(
-    analysis: &Analysis<'_>,
+    judged: &Judged<'_>,
     netdev: &Netdev,
     load: &TableLoad,
     balanced: &Balanced,
     skew: f64,
 ) -> Finding {
+    let analysis = judged.analysis;
     let queue = heaviest(load);
     let silo = silo_of(analysis, netdev, queue);
     let moved = balanced.moved.len();
-    let relieved = 1.0 - balanced.after as f64 / balanced.before.max(1) as f64;
-    let basis = format!(
-        "moving {moved} of {} entries takes {:.0}% of its packets off rx-{queue}, by the packets \
-         of each entry",
-        load.table.len(),
-        relieved * 100.0
-    );
     let mean = load.packets as f64 / load.queues().len().max(1) as f64;
-    let change = Change::new(
+    let changes = vec![Change::new(
         knobs::RssTable { netdev: NetdevIdentity::from_netdev(netdev), context: 0 },
         Table(load.table.clone()),
         Table(balanced.table.clone()),
@@ -105,7 +99,7 @@ fn table_skew(
              {skew:.1}",
             balanced.after as f64 / mean
         ),
-    );
+    )];
     Finding {
         id: FindingId::RssTableSkew,
         severity: severity(analysis, silo),
@@ -117,7 +111,7 @@ fn table_skew(
         evidence: evidence(load, skew),
         remedies: vec![Remedy {
             what: format!("move {moved} entries of the indirection table"),
-            gain: relief(silo, relieved, &basis),
+            gain: relief(judged, silo, &changes),
             cost: Some(
                 "flows of the moved entries change their queue: their packets may be reordered \
                  once, and caches start cold"
@@ -127,7 +121,7 @@ fn table_skew(
                 "flows last only seconds: the new table would suit flows that are already gone"
                     .into(),
             ),
-            changes: vec![change],
+            changes,
             interrupts_traffic: false,
         }],
     }

@@ -251,8 +251,8 @@ fn an_uneven_table_names_the_queue_with_most_packets() {
     scene.netdevs[0].flows = vec![flows(2, 4, 8, 1000), flows(0, 1, 60, 50)];
     let skew = found(&scene.observation(), FindingId::RssTableSkew).unwrap();
     assert!(skew.title.starts_with("rx-2 receives 3.2 times the mean"), "{}", skew.title);
-    let Gain::AtMost { of, .. } = &skew.remedies[0].gain else { panic!("{skew:#?}") };
-    assert!(of.starts_with("cpu 2's time"), "{of}");
+    let Gain::Unknown(of) = &skew.remedies[0].gain else { panic!("{skew:#?}") };
+    assert!(of.contains("of cpu 2's time"), "{of}");
 }
 
 /// An observation of eth0 with these disciplines, each with the packets it sent and dropped.

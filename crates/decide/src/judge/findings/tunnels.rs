@@ -2,7 +2,6 @@
 
 use std::collections::BTreeSet;
 
-use netsilo_model::derive::analysis::Analysis;
 use netsilo_model::rss::model::flows_on;
 use netsilo_model::snapshot::flow::{Flow, Outer};
 use netsilo_model::snapshot::netdev::Netdev;
@@ -22,31 +21,30 @@ const MATTERS: f64 = 0.2;
 
 /// One finding per netdev and kind of tunnel whose packets arrive on one queue.
 pub(super) fn find(judged: &Judged<'_>) -> Vec<Finding> {
-    let analysis = judged.analysis;
     let is_spread = |netdev: &&Netdev| !judged.has_one_cpu() && spread_over(netdev) > 1;
-    let netdevs = analysis.after().netdevs.iter().filter(is_spread);
-    netdevs.flat_map(|netdev| of(analysis, netdev)).collect()
+    let netdevs = judged.analysis.after().netdevs.iter().filter(is_spread);
+    netdevs.flat_map(|netdev| of(judged, netdev)).collect()
 }
 
-fn of(analysis: &Analysis<'_>, netdev: &Netdev) -> Vec<Finding> {
-    let flows: Vec<&Flow> = flows_on(analysis.observation, netdev).collect();
+fn of(judged: &Judged<'_>, netdev: &Netdev) -> Vec<Finding> {
+    let flows: Vec<&Flow> = flows_on(judged.analysis.observation, netdev).collect();
     let all: u64 = flows.iter().map(|flow| flow.packets).fold(0, u64::saturating_add);
     let kinds: BTreeSet<Outer> =
         flows.iter().map(|flow| flow.outer).filter(|outer| outer.is_tunnel()).collect();
     let found = |kind: Outer| {
         let of_kind: Vec<&Flow> = flows.iter().copied().filter(|flow| flow.outer == kind).collect();
         let taken = QueueConcentration::of(of_kind.iter().copied())?;
-        let rps_on = silo_of(analysis, netdev, taken.queue)
+        let rps_on = silo_of(judged.analysis, netdev, taken.queue)
             .is_some_and(|silo| silo.rps_cpus.as_ref().is_some_and(|cpus| !cpus.is_empty()));
         let matters = taken.all >= ENOUGH_PACKETS && taken.all as f64 >= MATTERS * all as f64;
         (matters && taken.share() >= ONE_QUEUE && !rps_on)
-            .then(|| finding(analysis, netdev, kind, &of_kind, &taken, all))
+            .then(|| finding(judged, netdev, kind, &of_kind, &taken, all))
     };
     kinds.into_iter().filter_map(found).collect()
 }
 
 fn finding(
-    analysis: &Analysis<'_>,
+    judged: &Judged<'_>,
     netdev: &Netdev,
     kind: Outer,
     flows: &[&Flow],
@@ -61,7 +59,7 @@ fn finding(
     };
     Finding {
         id: FindingId::TunnelOneQueue,
-        severity: severity(analysis, silo_of(analysis, netdev, taken.queue)),
+        severity: severity(judged.analysis, silo_of(judged.analysis, netdev, taken.queue)),
         subject: Subject::Netdev(netdev.name.clone()),
         title: format!(
             "{kind}: {:.0}% of its packets arrive on rx-{}, regardless of the inner flows",
@@ -83,12 +81,12 @@ fn finding(
             Evidence::new("outer flows", Measure::Count(taken.flows as u64), SOURCE),
             Evidence::new("different hashes from the NIC", Measure::Text(hashed), SOURCE),
         ],
-        remedies: vec![remedy(analysis, netdev, kind, flows, taken)],
+        remedies: vec![remedy(judged, netdev, kind, flows, taken)],
     }
 }
 
 fn remedy(
-    analysis: &Analysis<'_>,
+    judged: &Judged<'_>,
     netdev: &Netdev,
     kind: Outer,
     flows: &[&Flow],
@@ -103,15 +101,15 @@ fn remedy(
         interrupts_traffic: false,
     };
     match kind {
-        Outer::Vxlan | Outer::Geneve => by_source_port(analysis, netdev, kind, flows, taken),
+        Outer::Vxlan | Outer::Geneve => by_source_port(judged, netdev, kind, flows, taken),
         Outer::Gre | Outer::IpIp | Outer::SixInIp => rps(
-            analysis,
+            judged.analysis,
             netdev,
             taken.queue,
             "the kernel hashes the inner flow (a NIC that hashes inner headers would be better)",
         ),
         Outer::Pppoe | Outer::Dsa => rps(
-            analysis,
+            judged.analysis,
             netdev,
             taken.queue,
             "the kernel hashes the headers behind the one that the NIC does not parse",
@@ -134,7 +132,7 @@ fn remedy(
 /// VXLAN and Geneve derive the outer source port from the inner flow, so a hash with ports
 /// separates the inner flows.
 fn by_source_port(
-    analysis: &Analysis<'_>,
+    judged: &Judged<'_>,
     netdev: &Netdev,
     kind: Outer,
     flows: &[&Flow],
@@ -144,7 +142,6 @@ fn by_source_port(
     let flow_type = kind.flow_type(v6).filter(|flow_type| fields(netdev, *flow_type).is_some());
     let reason = format!("{kind} derives its source port from the inner flow");
     let change = flow_type.and_then(|flow_type| hash_ports(netdev, flow_type, &reason));
-    let queues = spread_over(netdev) as f64;
     match (change, flow_type) {
         _ if taken.flows < 2 => Remedy {
             what: "nothing: the single source port shows a single inner flow".into(),
@@ -160,9 +157,9 @@ fn by_source_port(
                 netdev.name
             ),
             gain: relief(
-                silo_of(analysis, netdev, taken.queue),
-                1.0 - 1.0 / queues.min(taken.flows as f64),
-                &format!("{} source ports over {queues:.0} queues; {reason}", taken.flows),
+                judged,
+                silo_of(judged.analysis, netdev, taken.queue),
+                std::slice::from_ref(&change),
             ),
             cost: Some("packets of flows in transit may be reordered once".into()),
             not_when: Some(
@@ -173,7 +170,7 @@ fn by_source_port(
             interrupts_traffic: false,
         },
         _ => rps(
-            analysis,
+            judged.analysis,
             netdev,
             taken.queue,
             "the kernel hashes ports, and the source port is derived from the inner flow",

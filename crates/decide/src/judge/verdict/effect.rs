@@ -1,14 +1,16 @@
 //! [`Effect`]: what a remedy does to the load that fits, as the judge says.
 
 use netsilo_model::change::Change;
+use netsilo_model::derive::analysis::Analysis;
 use netsilo_predict::live::claim::{Claim, is_near_full};
 use netsilo_predict::live::forecast::{Expected, Limit};
+use netsilo_predict::live::judge::Judge;
 use netsilo_predict::live::proposal::Proposal;
 use netsilo_trial::stats::Estimate;
 
 use crate::judge::evidence::Gain;
+use crate::judge::verdict::look::{Look, NetdevLook};
 use crate::judge::verdict::remedy_verdict::{RemedyName, RemedyVerdict};
-use crate::judge::verdict::work::NetdevWork;
 
 /// The forecast of a remedy, and of the machine as it is.
 #[derive(Debug, Clone)]
@@ -22,9 +24,17 @@ pub(super) struct Effect<'a> {
 
 impl<'a> Effect<'a> {
     /// Judges changes. The error says why they cannot be judged.
-    pub(super) fn of(work: &NetdevWork<'a>, changes: &[Change]) -> Result<Self, String> {
-        let (judge, now) = work.look.judge.as_ref().map_err(Clone::clone)?;
-        let proposal = Proposal::new("remedy", work.analysis.after(), changes);
+    pub(super) fn of(look: &NetdevLook<'a>, changes: &[Change]) -> Result<Self, String> {
+        Self::on(look.analysis, look.judge, look.now, changes)
+    }
+
+    fn on(
+        analysis: &Analysis<'_>,
+        judge: &Judge<'_>,
+        now: &'a Expected,
+        changes: &[Change],
+    ) -> Result<Self, String> {
+        let proposal = Proposal::new("remedy", analysis.after(), changes);
         let (then, _) = judge.judge(&proposal);
         Self::new(now, then.ok_or("the machine with it is not known")?)
     }
@@ -48,8 +58,8 @@ impl<'a> Effect<'a> {
     }
 
     /// What is full now, in words.
-    pub(super) fn now(&self, work: &NetdevWork<'_>) -> String {
-        full_now(work, self.now)
+    pub(super) fn now(&self, look: &NetdevLook<'_>) -> String {
+        full_now(look)
     }
 
     /// The interval of the gain, as `+3% to +20%`.
@@ -58,19 +68,33 @@ impl<'a> Effect<'a> {
     }
 }
 
+impl Look<'_> {
+    /// The forecast of changes as their gain. Without one: why, and the `cost` that they end.
+    pub(in crate::judge) fn gain(&self, changes: &[Change], cost: &str) -> Gain {
+        let effect = match &self.judge {
+            Ok((judge, now)) => Effect::on(self.analysis, judge, now, changes),
+            Err(why) => Err(why.to_string()),
+        };
+        match effect {
+            Ok(effect) => effect.as_gain(),
+            Err(why) => Gain::Unknown(format!("{why}; now {cost}")),
+        }
+    }
+}
+
 /// The verdict on a remedy that cannot be judged: unknown, unless nothing is full that it could
 /// relieve.
-pub(super) fn unjudged(work: &NetdevWork<'_>, remedy: RemedyName, why: String) -> RemedyVerdict {
-    match &work.look.judge {
-        Ok((_, now)) if !is_near_full(now.fits.value) => {
-            RemedyVerdict::new(work, remedy, Claim::NoClearChange, full_now(work, now))
-        }
-        _ => RemedyVerdict::new(work, remedy, Claim::Unknown, why),
+pub(super) fn unjudged(look: &NetdevLook<'_>, remedy: RemedyName, why: String) -> RemedyVerdict {
+    if is_near_full(look.now.fits.value) {
+        RemedyVerdict::new(look, remedy, Claim::Unknown, why)
+    } else {
+        RemedyVerdict::new(look, remedy, Claim::NoClearChange, full_now(look))
     }
 }
 
 /// What is full as it is, in words.
-fn full_now(work: &NetdevWork<'_>, now: &Expected) -> String {
+fn full_now(look: &NetdevLook<'_>) -> String {
+    let NetdevLook { now, work, .. } = look;
     let fits = now.fits.value;
     if !is_near_full(fits) {
         return format!(
@@ -78,18 +102,17 @@ fn full_now(work: &NetdevWork<'_>, now: &Expected) -> String {
             saturated(&now.limit)
         );
     }
-    let load = |cpu| work.loads.get(&cpu).copied().unwrap_or_default();
     match &now.limit {
         Limit::Cpu(cpu) => {
-            let bound = percent(load(*cpu).bound);
+            let bound = percent(work.bound(*cpu));
             format!("cpu {cpu} spends {bound} on interrupts and softirqs")
         }
         Limit::Pinned(cpus) => {
-            let busy = percent(1.0 - work.mean_idle(cpus));
+            let busy = percent(work.busy(cpus).min(1.0));
             format!("cpus {cpus}, to which readers are pinned, are busy {busy} of the time")
         }
         Limit::Cpus => {
-            let idle = percent(work.mean_idle(&work.cpus()));
+            let idle = percent(look.idle(&work.usable()));
             format!("the cpus are idle {idle} of the time, and no single cpu is the bottleneck")
         }
         _ => format!("{} is {} full", now.limit, percent(1.0 / fits)),
@@ -106,7 +129,7 @@ fn saturated(limit: &Limit) -> String {
 }
 
 /// Formats a share as `23%`, with one decimal below 10%.
-pub(super) fn percent(share: f64) -> String {
+pub(in crate::judge) fn percent(share: f64) -> String {
     if share.abs() < 0.0995 {
         format!("{:.1}%", share * 100.0)
     } else {

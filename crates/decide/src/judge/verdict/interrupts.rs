@@ -3,14 +3,15 @@
 
 use netsilo_model::change::{Settings, knobs};
 use netsilo_model::drivers::table::Drivers;
+use netsilo_model::machine::cpuset::CpuId;
 use netsilo_model::snapshot::ethtool::Coalesce;
 use netsilo_model::snapshot::netdev::NetdevIdentity;
 use netsilo_predict::live::claim::Claim;
 
 use crate::judge::evidence::{Evidence, Measure};
 use crate::judge::verdict::effect::{Effect, percent};
+use crate::judge::verdict::look::NetdevLook;
 use crate::judge::verdict::remedy_verdict::{RemedyName, RemedyVerdict};
-use crate::judge::verdict::work::NetdevWork;
 
 /// Packets per interrupt from which a longer wait is not worthwhile.
 const ENOUGH: f64 = 8.0;
@@ -34,11 +35,11 @@ const MODES: [(&str, &[u32]); 6] = [
 ];
 
 /// The verdict on interrupt coalescing in the device.
-pub(super) fn coalescing(work: &NetdevWork<'_>) -> RemedyVerdict {
+pub(super) fn coalescing(look: &NetdevLook<'_>) -> RemedyVerdict {
     let remedy = RemedyName::Coalescing;
-    let Some(settings) = coalesce(work) else {
+    let Some(settings) = coalesce(look) else {
         return RemedyVerdict::new(
-            work,
+            look,
             remedy,
             Claim::NoClearChange,
             "its driver does not support changing it",
@@ -50,25 +51,25 @@ pub(super) fn coalescing(work: &NetdevWork<'_>) -> RemedyVerdict {
         format!("{} us, {} frames", settings.rx_coalesce_usecs, settings.rx_max_coalesced_frames)
     };
     let now = Evidence::new("interrupt delay", Measure::Text(now), "ethtool -c");
-    let driver = work.netdev.driver.as_deref();
+    let driver = look.netdev.driver.as_deref();
     if settings.use_adaptive_rx_coalesce || selects_a_mode(driver, settings.rx_coalesce_usecs) {
         let because = "it is adaptive: the driver waits longer as packets arrive faster";
-        return RemedyVerdict::new(work, remedy, Claim::NoClearChange, because).reasons(vec![now]);
+        return RemedyVerdict::new(look, remedy, Claim::NoClearChange, because).reasons(vec![now]);
     }
-    let wait = wait_usecs(work);
-    if wait.is_some_and(|wait| settings.rx_coalesce_usecs >= wait) {
+    let wait = wait_usecs(look);
+    if settings.rx_coalesce_usecs >= wait {
         let because = format!(
             "it already waits {} us: a longer wait delays each packet",
             settings.rx_coalesce_usecs
         );
-        return RemedyVerdict::new(work, remedy, Claim::NoClearChange, because).reasons(vec![now]);
+        return RemedyVerdict::new(look, remedy, Claim::NoClearChange, because).reasons(vec![now]);
     }
-    let verdict = fewer_interrupts(work, remedy, now);
+    let verdict = fewer_interrupts(look, remedy, now);
     if verdict.claim != Claim::Help {
         return verdict;
     }
     let driver = driver.unwrap_or_default();
-    let (drivers, release) = (Drivers::shipped(), &work.analysis.observation.after.machine.release);
+    let (drivers, release) = (Drivers::shipped(), &look.analysis.observation.after.machine.release);
     // A value other than 0 shows that the driver supports the setting.
     let takes_usecs =
         settings.rx_coalesce_usecs > 0 || drivers.supports_coalesce(driver, release, "rx-usecs");
@@ -79,7 +80,7 @@ pub(super) fn coalescing(work: &NetdevWork<'_>) -> RemedyVerdict {
             "the driver waits longer as packets arrive faster, and not at all when they are rare"
                 .into(),
         ),
-        Some(wait) if takes_usecs => (
+        _ if takes_usecs => (
             "rx-usecs",
             wait,
             format!("in {wait} us, {ENOUGH:.0} packets arrive at the present rate"),
@@ -87,19 +88,19 @@ pub(super) fn coalescing(work: &NetdevWork<'_>) -> RemedyVerdict {
         _ => return verdict,
     };
     let edit = |settings: &Settings| Some(settings.clone().with(name, value));
-    let knob = knobs::Coalesce { netdev: NetdevIdentity::from_netdev(work.netdev) };
-    verdict.writes(work, knob, edit, &reason)
+    let knob = knobs::Coalesce { netdev: NetdevIdentity::from_netdev(look.netdev) };
+    verdict.writes(look, knob, edit, &reason)
 }
 
 /// The verdict on IRQ deferral, which polls from a timer instead of taking interrupts.
-pub(super) fn deferral(work: &NetdevWork<'_>) -> RemedyVerdict {
+pub(super) fn deferral(look: &NetdevLook<'_>) -> RemedyVerdict {
     let remedy = RemedyName::IrqDeferral;
-    let no_change = |because: &str| RemedyVerdict::new(work, remedy, Claim::NoClearChange, because);
-    if coalesce(work).is_some() {
+    let no_change = |because: &str| RemedyVerdict::new(look, remedy, Claim::NoClearChange, because);
+    if coalesce(look).is_some() {
         return no_change("its device supports coalescing, which does the same without a timer");
     }
     let (Some(polls), Some(timeout)) =
-        (work.netdev.napi_defer_hard_irqs, work.netdev.gro_flush_timeout)
+        (look.netdev.napi_defer_hard_irqs, look.netdev.gro_flush_timeout)
     else {
         return no_change("this kernel does not support it (5.8 and later do)");
     };
@@ -111,11 +112,12 @@ pub(super) fn deferral(work: &NetdevWork<'_>) -> RemedyVerdict {
         Measure::Text("not supported by its driver".into()),
         "ethtool -c",
     );
-    let verdict = fewer_interrupts(work, remedy, now);
-    let Some(wait) = wait_usecs(work).filter(|_| verdict.claim == Claim::Help) else {
+    let verdict = fewer_interrupts(look, remedy, now);
+    if verdict.claim != Claim::Help {
         return verdict;
-    };
-    let netdev = || NetdevIdentity::from_netdev(work.netdev);
+    }
+    let wait = wait_usecs(look);
+    let netdev = || NetdevIdentity::from_netdev(look.netdev);
     let at_least = |least: u32| move |count: &u32| Some(least.max(*count));
     let reason = format!(
         "the timer polls every {wait} us, in which {ENOUGH:.0} packets arrive at the present rate"
@@ -123,12 +125,12 @@ pub(super) fn deferral(work: &NetdevWork<'_>) -> RemedyVerdict {
     let empty =
         format!("the interrupt stays off until {EMPTY_POLLS} consecutive polls find nothing");
     verdict
-        .writes(work, knobs::GroFlushTimeout { netdev: netdev() }, at_least(wait * 1000), &reason)
-        .writes(work, knobs::NapiDeferHardIrqs { netdev: netdev() }, at_least(EMPTY_POLLS), &empty)
+        .writes(look, knobs::GroFlushTimeout { netdev: netdev() }, at_least(wait * 1000), &reason)
+        .writes(look, knobs::NapiDeferHardIrqs { netdev: netdev() }, at_least(EMPTY_POLLS), &empty)
 }
 
-fn coalesce<'a>(work: &NetdevWork<'a>) -> Option<&'a Coalesce> {
-    work.netdev.ethtool.as_ref()?.coalesce.value()
+fn coalesce<'a>(look: &NetdevLook<'a>) -> Option<&'a Coalesce> {
+    look.netdev.ethtool.as_ref()?.coalesce.value()
 }
 
 /// Whether a driver takes this `rx-usecs` as an adaptive mode.
@@ -137,32 +139,25 @@ pub(in crate::judge) fn selects_a_mode(driver: Option<&str>, usecs: u32) -> bool
 }
 
 /// The time in microseconds in which [`ENOUGH`] packets arrive on the busiest queue, within
-/// [`WAIT_USECS`]; `None` when packets were not counted by queue.
-fn wait_usecs(work: &NetdevWork<'_>) -> Option<u32> {
-    let most = work
-        .silos
-        .iter()
-        .filter_map(|silo| silo.packets_per_s)
-        .reduce(f64::max)
-        .filter(|rate| *rate > 0.0)?;
+/// [`WAIT_USECS`].
+fn wait_usecs(look: &NetdevLook<'_>) -> u32 {
     let (shortest, longest) = WAIT_USECS;
-    Some((ENOUGH / most * 1e6).clamp(shortest, longest).round() as u32)
+    let most = look.received.most_packets_per_s();
+    (ENOUGH / most * 1e6).clamp(shortest, longest).round() as u32
 }
 
 /// The verdict on fewer interrupts: the gain is at most the time in interrupt handlers.
-fn fewer_interrupts(work: &NetdevWork<'_>, remedy: RemedyName, now: Evidence) -> RemedyVerdict {
-    let interrupts: f64 = work
-        .silos
-        .iter()
-        .filter_map(|silo| silo.interrupts_per_s.as_ref())
-        .flat_map(|rates| rates.values())
-        .sum();
-    let each = work.packets_per_s.filter(|_| interrupts > 0.0).map(|packets| packets / interrupts);
-    let elapsed = work.analysis.observation.attribution.elapsed.as_secs_f64();
-    let times = &work.analysis.observation.attribution.cpu_time;
-    let hardirq =
-        |cpu| Some(times.get(cpu).filter(|_| elapsed > 0.0)?.hardirq_ns as f64 / 1e9 / elapsed);
-    let time: Option<f64> = work.poll_share.keys().map(hardirq).sum();
+fn fewer_interrupts(look: &NetdevLook<'_>, remedy: RemedyName, now: Evidence) -> RemedyVerdict {
+    let rates = look.received.silos().filter_map(|silo| silo.interrupts_per_s.as_ref());
+    let interrupts: f64 = rates.flat_map(|rates| rates.values()).sum();
+    let each = (interrupts > 0.0).then(|| look.received.packets_per_s() / interrupts);
+    let elapsed = look.analysis.observation.attribution.elapsed.as_secs_f64();
+    let times = &look.analysis.observation.attribution.cpu_time;
+    let hardirq = |cpu: CpuId| {
+        Some(times.get(&cpu).filter(|_| elapsed > 0.0)?.hardirq_ns as f64 / 1e9 / elapsed)
+    };
+    let pollers = look.received.pollers();
+    let time: Option<f64> = pollers.iter().map(hardirq).sum();
     let mut reasons =
         vec![now, Evidence::new("interrupts", Measure::PerSecond(interrupts), "/proc/interrupts")];
     reasons.extend(each.map(|each| {
@@ -180,7 +175,7 @@ fn fewer_interrupts(work: &NetdevWork<'_>, remedy: RemedyName, now: Evidence) ->
         )
     }));
     let verdict = |claim, because: String| {
-        RemedyVerdict::new(work, remedy, claim, because).reasons(reasons.clone())
+        RemedyVerdict::new(look, remedy, claim, because).reasons(reasons.clone())
     };
     let Some(each) = each else {
         return verdict(Claim::Unknown, "its interrupts or packets were not counted".into());
@@ -192,25 +187,22 @@ fn fewer_interrupts(work: &NetdevWork<'_>, remedy: RemedyName, now: Evidence) ->
         );
     }
     let less = FEWER.map(|share| {
-        let cpus = work.poll_share.keys();
-        cpus.map(|cpu| (*cpu, share * hardirq(cpu).unwrap_or(0.0))).collect()
+        pollers.iter().map(|cpu| (cpu, share * hardirq(cpu).unwrap_or(0.0))).collect()
     });
     let [worst, likely, best] = &less;
-    let effect = work.look.judge.as_ref().ok().and_then(|(judge, now)| {
-        Effect::new(now, judge.relieved(now, "fewer interrupts", [worst, likely, best])).ok()
-    });
-    let Some(effect) = effect else {
+    let fewer = look.judge.relieved(look.now, "fewer interrupts", [worst, likely, best]);
+    let Ok(effect) = Effect::new(look.now, fewer) else {
         return verdict(Claim::Unknown, "what saturates is not known".into());
     };
     match (time, effect.is_near()) {
         (None, true) => verdict(
             Claim::Unknown,
-            format!("{}; the time in interrupt handlers was not measured", effect.now(work)),
+            format!("{}; the time in interrupt handlers was not measured", effect.now(look)),
         ),
         (Some(time), _) if effect.claim == Claim::Help => {
             let because = format!(
                 "{}, {} in interrupt handlers for {each:.1} packets each ({})",
-                effect.now(work),
+                effect.now(look),
                 percent(time),
                 effect.between()
             );
@@ -221,7 +213,7 @@ fn fewer_interrupts(work: &NetdevWork<'_>, remedy: RemedyName, now: Evidence) ->
         }
         _ => verdict(
             Claim::NoClearChange,
-            format!("{}; fewer interrupts: {}", effect.now(work), effect.between()),
+            format!("{}; fewer interrupts: {}", effect.now(look), effect.between()),
         )
         .gain(effect.as_gain()),
     }
@@ -233,7 +225,7 @@ mod tests {
     use crate::judge::findings::check;
     use netsilo_model::cost::weights::Costs;
     use netsilo_model::derive::analysis::Analysis;
-    use netsilo_model::machine::cpuset::{CpuId, CpuSet};
+    use netsilo_model::machine::cpuset::CpuSet;
     use netsilo_model::machine::reading::Reading;
     use netsilo_model::snapshot::ethtool::Ethtool;
     use netsilo_model::synthetic::grid::Grid;

@@ -7,9 +7,9 @@ use netsilo_predict::live::claim::{Claim, FULL};
 use crate::judge::evidence::{Evidence, Gain, Measure};
 use crate::judge::limits::raised;
 use crate::judge::verdict::effect::percent;
+use crate::judge::verdict::look::NetdevLook;
 use crate::judge::verdict::packet_steering::rps_is_on;
 use crate::judge::verdict::remedy_verdict::{RemedyName, RemedyVerdict};
-use crate::judge::verdict::work::NetdevWork;
 
 /// Counters of packets lost at the NIC or its ring. Drivers may count a packet in several of them,
 /// so the largest is taken.
@@ -22,11 +22,11 @@ const BUSY: [&str; 2] = ["net.core.busy_read", "net.core.busy_poll"];
 const SQUEEZED: f64 = 0.01;
 
 /// The verdict on a larger ring, which holds bursts but does not make the CPU faster.
-pub(super) fn ring(work: &NetdevWork<'_>) -> RemedyVerdict {
+pub(super) fn ring(look: &NetdevLook<'_>) -> RemedyVerdict {
     let remedy = RemedyName::BiggerRing;
-    let Some(lost) = lost(work) else {
+    let Some(lost) = lost(look) else {
         return RemedyVerdict::new(
-            work,
+            look,
             remedy,
             Claim::Unknown,
             "its driver does not count packets lost at the ring",
@@ -38,10 +38,10 @@ pub(super) fn ring(work: &NetdevWork<'_>) -> RemedyVerdict {
         "/sys/class/net/*/statistics",
     )];
     let no_change = |because: &str| {
-        RemedyVerdict::new(work, remedy, Claim::NoClearChange, because).reasons(reasons.clone())
+        RemedyVerdict::new(look, remedy, Claim::NoClearChange, because).reasons(reasons.clone())
     };
-    let rings = work.netdev.ethtool.as_ref().and_then(|ethtool| ethtool.rings.value()?.rx);
-    let full = dispatcher_bound(work).is_some_and(|bound| bound >= FULL);
+    let rings = look.netdev.ethtool.as_ref().and_then(|ethtool| ethtool.rings.value()?.rx);
+    let full = dispatcher_bound(look).is_some_and(|bound| bound >= FULL);
     match rings {
         _ if lost <= 0.0 => no_change("no packets were lost at the ring"),
         _ if full => {
@@ -57,12 +57,12 @@ pub(super) fn ring(work: &NetdevWork<'_>) -> RemedyVerdict {
             let edit = |rings: &Settings| {
                 Some(rings.clone().with("rx", limit.current.saturating_mul(2).min(limit.max)))
             };
-            let knob = knobs::Rings { netdev: NetdevIdentity::from_netdev(work.netdev) };
-            let verdict = RemedyVerdict::new(work, remedy, Claim::Help, because)
+            let knob = knobs::Rings { netdev: NetdevIdentity::from_netdev(look.netdev) };
+            let verdict = RemedyVerdict::new(look, remedy, Claim::Help, because)
                 .gain(losses(lost))
                 .reasons(reasons);
             let reason = "a ring of twice the size holds bursts of twice the size";
-            verdict.writes(work, knob, edit, reason).not_when(
+            verdict.writes(look, knob, edit, reason).not_when(
                 "packet data should stay in the cache (the ring would exceed the cache space for \
                  device writes), or latency matters more than loss",
             )
@@ -72,9 +72,10 @@ pub(super) fn ring(work: &NetdevWork<'_>) -> RemedyVerdict {
 
 /// The verdict on a larger softirq budget. After a run that ends with work left, polling resumes at
 /// once, in ksoftirqd if needed.
-pub(super) fn budget(work: &NetdevWork<'_>) -> RemedyVerdict {
+pub(super) fn budget(look: &NetdevLook<'_>) -> RemedyVerdict {
     let remedy = RemedyName::BiggerBudget;
-    let rates = work.poll_share.keys().filter_map(|cpu| work.analysis.rates.cpus.get(cpu));
+    let pollers = look.received.pollers();
+    let rates = pollers.iter().filter_map(|cpu| look.analysis.rates.cpus.get(&cpu));
     let (mut squeezes, mut runs, mut known) = (0.0, 0.0, false);
     for rate in rates {
         if let Some(squeezed) = rate.softnet.and_then(|softnet| softnet.time_squeeze_per_s) {
@@ -84,7 +85,7 @@ pub(super) fn budget(work: &NetdevWork<'_>) -> RemedyVerdict {
     }
     if !known {
         return RemedyVerdict::new(
-            work,
+            look,
             remedy,
             Claim::Unknown,
             "the cpu that polls it, or its time_squeeze count, is not known",
@@ -100,10 +101,10 @@ pub(super) fn budget(work: &NetdevWork<'_>) -> RemedyVerdict {
         ),
         Evidence::new("share of all softirq runs", Measure::Share(share), source),
     ];
-    let full = dispatcher_bound(work).is_some_and(|bound| bound >= FULL);
-    let lost = lost(work).unwrap_or(0.0);
+    let full = dispatcher_bound(look).is_some_and(|bound| bound >= FULL);
+    let lost = lost(look).unwrap_or(0.0);
     let verdict = |claim, because: &str| {
-        RemedyVerdict::new(work, remedy, claim, because).reasons(reasons.clone())
+        RemedyVerdict::new(look, remedy, claim, because).reasons(reasons.clone())
     };
     if share < SQUEEZED {
         verdict(Claim::NoClearChange, "almost no softirq run used up its budget")
@@ -125,7 +126,7 @@ pub(super) fn budget(work: &NetdevWork<'_>) -> RemedyVerdict {
         )
         .gain(losses(lost))
         .writes(
-            work,
+            look,
             knobs::Sysctl { name: BUDGET.into() },
             larger_budget,
             "softirq runs end with work left",
@@ -143,22 +144,23 @@ fn larger_budget(old: &Words) -> Option<Words> {
 }
 
 /// The verdict on busy polling, which trades CPU time for latency. Latency is not measured here.
-pub(super) fn busy_poll(work: &NetdevWork<'_>) -> RemedyVerdict {
+pub(super) fn busy_poll(look: &NetdevLook<'_>) -> RemedyVerdict {
     let remedy = RemedyName::BusyPoll;
-    let idle = work.mean_idle(&work.cpus());
+    let all = look.work.usable();
+    let idle = look.idle(&all);
     let reasons = vec![Evidence::new(
-        format!("all {} cpus idle", work.loads.len()),
+        format!("all {} cpus idle", all.len()),
         Measure::Share(idle),
         "/proc/stat",
     )];
-    let sysctls = &work.analysis.observation.after.net.sysctls;
+    let sysctls = &look.analysis.observation.after.net.sysctls;
     let on = BUSY.iter().find(|name| sysctls.get(**name).is_some_and(|value| value.trim() != "0"));
     let verdict = |claim, because: &str| {
-        RemedyVerdict::new(work, remedy, claim, because).reasons(reasons.clone())
+        RemedyVerdict::new(look, remedy, claim, because).reasons(reasons.clone())
     };
     if let Some(name) = on {
         verdict(Claim::NoClearChange, &format!("it is on ({name})"))
-    } else if rps_is_on(work) {
+    } else if rps_is_on(look) {
         verdict(
             Claim::NoClearChange,
             "RPS is on: a busy-polling reader finds no packets that RPS steers to another cpu",
@@ -177,11 +179,11 @@ pub(super) fn busy_poll(work: &NetdevWork<'_>) -> RemedyVerdict {
 }
 
 /// Packets per second lost at the NIC or its ring; `None` when nothing counts them.
-fn lost(work: &NetdevWork<'_>) -> Option<f64> {
-    let rates = work.analysis.rates.netdevs.get(&work.netdev.name)?;
+fn lost(look: &NetdevLook<'_>) -> Option<f64> {
+    let rates = look.analysis.rates.netdevs.get(&look.netdev.name)?;
     let counted = LOST.iter().filter_map(|name| rates.get(*name).copied());
-    let by_queue = queue_drops(work.netdev, &work.analysis.observation.before.netdevs)
-        .map(|drops| drops / work.analysis.rates.elapsed.as_secs_f64());
+    let by_queue = queue_drops(look.netdev, &look.analysis.observation.before.netdevs)
+        .map(|drops| drops / look.analysis.rates.elapsed.as_secs_f64());
     counted.chain(by_queue).reduce(f64::max)
 }
 
@@ -208,6 +210,6 @@ fn losses(lost: f64) -> Gain {
 }
 
 /// The share of its time that the CPU that polls most spends on interrupts and softirqs.
-fn dispatcher_bound(work: &NetdevWork<'_>) -> Option<f64> {
-    Some(work.loads.get(&work.main_poller()?)?.bound)
+fn dispatcher_bound(look: &NetdevLook<'_>) -> Option<f64> {
+    Some(look.work.bound(look.received.main_poller()?))
 }

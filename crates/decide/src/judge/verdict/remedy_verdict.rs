@@ -9,7 +9,7 @@ use netsilo_predict::live::claim::Claim;
 use serde::{Deserialize, Serialize};
 
 use crate::judge::evidence::{Evidence, Gain};
-use crate::judge::verdict::work::NetdevWork;
+use crate::judge::verdict::look::NetdevLook;
 
 /// The predicted effect of one remedy on one netdev.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -72,6 +72,24 @@ pub enum RemedyName {
     BusyPoll,
 }
 
+impl RemedyName {
+    /// All of them.
+    pub(super) const ALL: [Self; 12] = [
+        Self::Rps,
+        Self::Rfs,
+        Self::RpsAndRfs,
+        Self::Arfs,
+        Self::SpreadInterrupts,
+        Self::MoreQueues,
+        Self::ThreadedNapi,
+        Self::BiggerRing,
+        Self::BiggerBudget,
+        Self::Coalescing,
+        Self::IrqDeferral,
+        Self::BusyPoll,
+    ];
+}
+
 impl fmt::Display for RemedyName {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.pad(match self {
@@ -93,12 +111,12 @@ impl fmt::Display for RemedyName {
 
 impl RemedyVerdict {
     pub(super) fn new(
-        work: &NetdevWork<'_>,
+        look: &NetdevLook<'_>,
         remedy: RemedyName,
         claim: Claim,
         reason: impl Into<String>,
     ) -> Self {
-        Self::on(work.netdev, remedy, claim, reason)
+        Self::on(look.netdev, remedy, claim, reason)
     }
 
     /// The verdict on a netdev whose receive work is not its own.
@@ -136,12 +154,12 @@ impl RemedyVerdict {
     /// Adds the change of one knob, if the snapshot has the knob and `edit` yields another value.
     pub(super) fn writes<K: Knob + Into<Target>>(
         mut self,
-        work: &NetdevWork<'_>,
+        look: &NetdevLook<'_>,
         knob: K,
         edit: impl FnOnce(&K::Value) -> Option<K::Value>,
         reason: &str,
     ) -> Self {
-        let after = work.analysis.after();
+        let after = look.analysis.after();
         let new = knob.value_in(after).and_then(|old| edit(&old));
         self.changes.extend(new.and_then(|new| Change::of(after, knob, new, reason)));
         self

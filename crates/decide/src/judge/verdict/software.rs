@@ -11,16 +11,8 @@ use netsilo_predict::live::claim::Claim;
 use crate::judge::evidence::{Evidence, Measure};
 use crate::judge::verdict::remedy_verdict::{RemedyName, RemedyVerdict};
 
-/// The remedies that are judged.
-const REMEDIES: [RemedyName; 3] = [RemedyName::Rps, RemedyName::Rfs, RemedyName::ThreadedNapi];
-
-/// All verdicts on a netdev; none if it is hardware, is down, receives nothing, or has its own
-/// receive work.
-pub(super) fn verdicts(analysis: &Analysis<'_>, netdev: &Netdev) -> Vec<RemedyVerdict> {
-    REMEDIES.into_iter().filter_map(|remedy| verdict(analysis, netdev, remedy)).collect()
-}
-
-/// One of them.
+/// The verdict on a remedy; `None` if the netdev is hardware, is down, receives nothing, or has its
+/// own receive work, or if nothing is known of the remedy there.
 pub(super) fn verdict(
     analysis: &Analysis<'_>,
     netdev: &Netdev,

@@ -1,4 +1,4 @@
-//! Tests of the model against published experiments (sources in `docs/verdicts.md`), and
+//! Tests of the model against published experiments (sources in `evidence/verdicts.md`), and
 //! properties that hold for any host.
 
 use std::collections::BTreeMap;
@@ -40,7 +40,7 @@ fn judged(observation: &Observation) -> BTreeMap<(String, RemedyName), RemedyVer
         .collect()
 }
 
-/// Prints what the table of `docs/verdicts.md` has of a published load.
+/// Prints what the table of `evidence/verdicts.md` has of a published load.
 fn show(load: &str, polls: u64, verdict: &RemedyVerdict) {
     let gain = match &verdict.gain {
         Gain::Forecast { load_that_fits, .. } => load_that_fits.in_percent(),

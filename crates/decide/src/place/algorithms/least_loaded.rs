@@ -71,7 +71,7 @@ fn place(vector: &Vector, at: Option<CpuId>, margin: f64, loads: &CpuLoads<'_>) 
 /// Busy time of a CPU, plus the share that the other threads of its core take from it.
 fn crowd(loads: &CpuLoads<'_>, cpu: CpuId) -> u64 {
     let own = loads.busy(cpu);
-    own + ((loads.core_busy(cpu) - own) as f64 * loads.capacity.costs.assumed.smt_loss) as u64
+    own + ((loads.core_busy(cpu) - own) as f64 * loads.capacity.smt_loss) as u64
 }
 
 fn suggestion(vector: &Vector, at: Option<CpuId>, loads: &CpuLoads<'_>) -> Suggestion {

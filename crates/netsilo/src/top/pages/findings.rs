@@ -14,7 +14,7 @@ const COLUMNS: &[Column] = &[
     left("severity", 0),
     left("subject", 1),
     wide("what", 0, 60),
-    left("gains at most", 2),
+    left("gain", 2),
     left("p plans", 3),
 ];
 
@@ -40,7 +40,7 @@ fn row(finding: &Finding, palette: Palette) -> Row {
     let key = FixRequest::of(finding).to_string();
     let remedy = finding.remedies.first();
     let gain = remedy.map_or_else(String::new, |remedy| match &remedy.gain {
-        Gain::AtMost { measure: most, of, .. } => format!("{} of {of}", measure(most)),
+        Gain::AtMost { measure: most, of, .. } => format!("at most {} of {of}", measure(most)),
         Gain::Forecast { load_that_fits: gain, .. } => {
             format!("{:+.0}% of the load that fits", 100.0 * gain.value)
         }

@@ -15,6 +15,7 @@ use crate::judge::findings::finding::{Finding, Severity};
 use crate::judge::findings::id::FindingId;
 use crate::judge::findings::judged::Judged;
 use crate::judge::findings::relief::own;
+use crate::judge::verdict::percent;
 use crate::plan::moves::{kept, moves_one_of};
 
 /// Below this many interrupts per second nothing is concluded, because a moved interrupt changes
@@ -151,12 +152,6 @@ fn crowd(
             "/proc/irq/default_smp_affinity",
         ));
     }
-    // One queue must stay on the core; placement decides which. The bound assumes that the lightest
-    // stays.
-    let shares = queues
-        .iter()
-        .map(|silo| members.iter().filter_map(|it| silo.own_share.get(&it.cpu)).sum::<f64>());
-    let least = shares.fold(f64::INFINITY, f64::min);
     let (severity, what, gain) = if changes.is_empty() {
         (
             Severity::Info,
@@ -164,11 +159,8 @@ fn crowd(
             Gain::Nothing(kept(&judged.plan, queues)),
         )
     } else {
-        let gain = Gain::AtMost {
-            measure: Measure::Share((taken - least).max(0.0)),
-            of: format!("core {core}'s time"),
-            basis: "the time of all its queues except the lightest".into(),
-        };
+        let gain =
+            judged.look.gain(&changes, &format!("they take {} of a cpu's time", percent(taken)));
         (Severity::Warning, "spread the queues as netsilo plan proposes".to_owned(), gain)
     };
     Finding {
@@ -219,7 +211,6 @@ fn reserved(judged: &Judged<'_>, load: &CpuWork<'_>) -> Option<Finding> {
     let mut evidence: Vec<Evidence> = load.queues.iter().map(|silo| own(silo, load.cpu)).collect();
     evidence.push(Evidence::new("cpu type", Measure::Text(what.into()), source));
     evidence.extend(load.evidence());
-    let interrupted = load.receiving();
     Some(Finding {
         id: FindingId::ReceiveOnIsolatedCpu,
         severity: Severity::Warning,
@@ -231,11 +222,8 @@ fn reserved(judged: &Judged<'_>, load: &CpuWork<'_>) -> Option<Finding> {
             gain: if changes.is_empty() {
                 Gain::Nothing(kept(&judged.plan, &load.queues))
             } else {
-                Gain::AtMost {
-                    measure: Measure::Share(interrupted),
-                    of: format!("cpu {}'s time", load.cpu),
-                    basis: "all its softirq and interrupt time".into(),
-                }
+                let taken = percent(load.receiving());
+                judged.look.gain(&changes, &format!("they take {taken} of cpu {}'s time", load.cpu))
             },
             cost: None,
             not_when: Some(
