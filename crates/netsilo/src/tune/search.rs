@@ -12,6 +12,7 @@ use crate::tell::exit::{Exit, ExitError};
 use crate::tell::out;
 use crate::temporary_changes::{Restored, TemporaryChanges};
 use crate::tune::folder::Folder;
+use crate::tune::kthreads::present_kthreads;
 use crate::tune::meter::{Meter, WindowResult};
 use crate::views::tune::{newly_out, so_far};
 
@@ -69,8 +70,8 @@ impl Search<'_> {
             SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |time| time.as_millis() as u64);
         let candidate = turn.candidate;
         let record = |WindowResult { peeks, end }| RaceRecord { candidate, started_ms, peeks, end };
-        let changes = &self.plan.candidates[candidate].changes;
-        if let Err(error) = temporary.replace(changes) {
+        let changes = present_kthreads(&self.plan.candidates[candidate].changes)?;
+        if let Err(error) = temporary.replace(&changes) {
             let end = TurnEnd::Failed(refused(error)?);
             return Ok(Some(record(WindowResult::ended(Vec::new(), end))));
         }
