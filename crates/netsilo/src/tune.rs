@@ -59,7 +59,7 @@ pub(crate) fn run(args: &Args) -> Result<Exit> {
     }
     let objective = args.objective()?;
     ensure_positive(args)?;
-    let mut field = candidates::field(args, &stop)?;
+    let mut field = candidates::field(args, objective, &stop)?;
     if args.dry_run {
         return dry_run(args, &field);
     }
