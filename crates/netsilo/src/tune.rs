@@ -2,15 +2,16 @@
 //!
 //! `args` has the arguments. `candidates` observes the machine and makes the candidates. `meter`
 //! measures one window. `search` runs the race; `netsilo-trial` makes its decisions. `folder` keeps
-//! its records. `keep_outcome` stores the outcome for `plan`, and `kept_outcomes` lists and removes
-//! outcomes. May use `verbs`, for the measurement that it shares with `ab`, and `runs`. No number
-//! is computed here.
+//! its records. `kthreads` finds kthreads that were replaced. `keep_outcome` stores the outcome for
+//! `plan`, and `kept_outcomes` lists and removes outcomes. May use `verbs`, for the measurement it
+//! shares with `ab`, and `runs`. No number is computed here.
 
 mod args;
 mod candidates;
 mod folder;
 mod keep_outcome;
 pub(crate) mod kept_outcomes;
+mod kthreads;
 mod meter;
 mod search;
 
@@ -58,7 +59,7 @@ pub(crate) fn run(args: &Args) -> Result<Exit> {
     }
     let objective = args.objective()?;
     ensure_positive(args)?;
-    let mut field = candidates::field(args, &stop)?;
+    let mut field = candidates::field(args, objective, &stop)?;
     if args.dry_run {
         return dry_run(args, &field);
     }
@@ -146,6 +147,10 @@ fn search(
     temporary.restore()?;
     let race = ended?;
     let interrupted = stop.load(Ordering::Relaxed);
+    let mut plan = plan.clone();
+    for candidate in &mut plan.candidates {
+        candidate.changes = kthreads::present_kthreads(&candidate.changes)?;
+    }
     let kept = match race.result() {
         RaceResult::Won { candidate, .. } if !interrupted => {
             temporary.replace(&plan.candidates[candidate].changes)?;
@@ -153,14 +158,14 @@ fn search(
         }
         _ => None,
     };
-    let result = TuneResult::new(plan, &race, interrupted, kept);
+    let result = TuneResult::new(&plan, &race, interrupted, kept);
     if args.json {
         out::json(&result)?
     } else {
         out::text(&render(&result))
     }
     if !interrupted {
-        keep_outcome::keep_outcome(&args.outcomes_dir, plan, &race);
+        keep_outcome::keep_outcome(&args.outcomes_dir, &plan, &race);
     }
     // a winner that is not kept was in effect only to measure the outcome
     temporary.restore()?;

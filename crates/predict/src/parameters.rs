@@ -213,8 +213,9 @@ pub struct Table {
 }
 
 impl Table {
-    /// What the threads of a core do together at least, one thread's work being 1: the value before
-    /// the fit, at the lower end of its range. The fit knows the machines of one study only.
+    /// What the threads of a core do together at least, one thread's work being 1: 1.25, as of work
+    /// that computes, which is the value before the fit less its uncertainty. The fit knows the
+    /// machines of one study only.
     pub fn least_smt(&self) -> f64 {
         let row = self.rows.iter().find(|row| row.name == "smt");
         row.map_or(1.0, |row| row.prior / (1.0 + row.uncertainty))

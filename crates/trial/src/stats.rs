@@ -8,7 +8,7 @@
 pub mod bootstrap;
 mod estimate;
 mod means;
-mod normal;
+pub(crate) mod normal;
 mod order;
 pub mod sequential;
 pub mod signed_rank;

@@ -12,7 +12,8 @@ use serde::{Deserialize, Serialize};
 use crate::comparison::{Better, Scale};
 
 /// A measure of a workload.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "kebab-case")]
 pub enum WorkloadMeasure {
     /// CPU time of the whole machine per megabyte (10^6 bytes) that programs read, in nanoseconds.
@@ -55,6 +56,10 @@ impl WorkloadMeasure {
         Self::SoftirqsPerPacket,
         Self::RunqueueLatency,
     ];
+
+    /// Those that count events or CPU time per unit of work. They vary less than rates and times.
+    pub const COUNTS: [Self; 3] =
+        [Self::CpuPerMegabyte, Self::IpisPerPacket, Self::SoftirqsPerPacket];
 
     /// The name on the command line.
     pub fn as_str(self) -> &'static str {

@@ -23,41 +23,21 @@ const MORE: f64 = 0.15;
 const MORE_TO_MOVE: f64 = 0.25;
 
 /// The plan of a proposer.
-struct Proposed {
-    rated: Rated,
-    plan: Plan,
+pub(super) struct Proposed {
+    /// The algorithm, or [`AS_IT_IS`].
+    pub(super) proposer: &'static str,
+    pub(super) plan: Plan,
 }
 
-/// Who proposes a placement.
-#[derive(Debug, Clone, Copy)]
-pub(super) enum Proposer {
-    /// Nothing moves that may stay.
-    AsItIs,
-    /// An algorithm.
-    Algorithm(AlgorithmName),
-}
-
-impl Proposer {
-    fn name(self) -> &'static str {
-        match self {
-            Self::AsItIs => AS_IT_IS,
-            Self::Algorithm(name) => name.as_str(),
-        }
-    }
-
-    /// The algorithms that are compared with the default.
-    fn algorithms() -> impl Iterator<Item = Self> {
-        let named = AlgorithmName::ALL.iter().filter(|it| **it != AlgorithmName::Auto);
-        named.copied().map(Self::Algorithm)
-    }
-}
-
-/// Chooses between the plan of least cost and those of other proposers, which `plan_of` makes. If
-/// something must move, because it is where it may not be, the plan of least cost moves it.
+/// Chooses between the plan of least cost and those of the other proposers, which are made only if
+/// something is nearly full; there are none where the plan of least cost has to move something.
+///
+/// With the plan of least cost, it is nearly full sooner where that plan moves something: the next
+/// forecast, which differs a little, would compare the others too.
 pub(super) fn choose(
     analysis: &Analysis<'_>,
     least_cost: Plan,
-    plan_of: impl Fn(Proposer) -> Plan,
+    others: impl FnOnce() -> Option<Vec<Proposed>>,
 ) -> Plan {
     let Ok(work) = Work::new(analysis) else { return least_cost };
     let judge = Judge::new(work, 1.0);
@@ -65,50 +45,40 @@ pub(super) fn choose(
         let proposal = Proposal::new("placement", analysis.after(), &plan.changes);
         judge.judge(&proposal).0.map(|expected| expected.fits.value)
     };
-    let proposed = |proposer: Proposer, plan: Plan| {
-        let rated = Rated { proposer: proposer.name().to_owned(), fits: fits(&plan)? };
-        Some(Proposed { rated, plan })
-    };
-    let Some(least_cost_fits) = fits(&least_cost) else { return least_cost };
     let moves = least_cost.placements.iter().any(|it| it.moves);
     let more = if moves { MORE } else { MORE_TO_MOVE };
-    if !is_near_full(least_cost_fits * (1.0 + more) / (1.0 + MORE_TO_MOVE)) {
-        return least_cost;
-    }
+    let is_full = |fits: &f64| is_near_full(fits * (1.0 + more) / (1.0 + MORE_TO_MOVE));
+    let Some(least_cost_fits) = fits(&least_cost).filter(is_full) else { return least_cost };
+    let Some(others) = others() else { return least_cost };
     let proposer = AlgorithmName::Auto.as_str().to_owned();
-    let rated = Rated { proposer, fits: least_cost_fits };
-    let as_it_is = plan_of(Proposer::AsItIs);
-    if as_it_is.placements.iter().any(|it| it.moves) {
-        return least_cost;
-    }
-    let mut all = vec![Proposed { rated, plan: least_cost }];
-    let others = Proposer::algorithms().map(|proposer| (proposer, plan_of(proposer)));
-    for (proposer, plan) in std::iter::once((Proposer::AsItIs, as_it_is)).chain(others) {
-        if all.iter().all(|known| known.plan.changes != plan.changes) {
-            all.extend(proposed(proposer, plan));
+    let mut rated = vec![Rated { proposer, fits: least_cost_fits }];
+    let mut plans = vec![least_cost];
+    for Proposed { proposer, plan } in others {
+        let is_new = plans.iter().all(|known| known.changes != plan.changes);
+        if let Some(fits) = is_new.then(|| fits(&plan)).flatten() {
+            rated.push(Rated { proposer: proposer.to_owned(), fits });
+            plans.push(plan);
         }
     }
-    let chosen = chosen(&all.iter().map(|it| &it.rated).collect::<Vec<_>>(), more);
-    let Proposed { rated: chosen, plan } = all.swap_remove(chosen);
-    let runner_up = all.into_iter().map(|it| it.rated).reduce(better);
+    let number = chosen(&rated, more);
+    let (plan, chosen) = (plans.swap_remove(number), rated.swap_remove(number));
+    let runner_up = best(&rated).map(|number| rated.swap_remove(number));
     Plan { choice: Some(Choice { chosen, runner_up }), ..plan }
 }
 
 /// The number of the proposal to choose. The first one is of least cost; another one must be better
 /// by `more`.
-fn chosen(all: &[&Rated], more: f64) -> usize {
+fn chosen(all: &[Rated], more: f64) -> usize {
     let is_worth = |from: usize, to: usize| all[to].fits > all[from].fits * (1.0 + more);
     let present = all.iter().position(|it| it.proposer == AS_IT_IS);
     let base = present.filter(|present| is_worth(0, *present)).unwrap_or(0);
-    let more =
-        |best: usize, other: usize| if all[other].fits > all[best].fits { other } else { best };
-    let best = (0..all.len()).reduce(more).unwrap_or(base);
-    if is_worth(base, best) { best } else { base }
+    best(all).filter(|best| is_worth(base, *best)).unwrap_or(base)
 }
 
-/// The one with which more load fits; the first one if that is equal.
-fn better(a: Rated, b: Rated) -> Rated {
-    if b.fits > a.fits { b } else { a }
+/// The number of the first one with which most load fits.
+fn best(all: &[Rated]) -> Option<usize> {
+    let fuller = |a: usize, b: usize| if all[b].fits > all[a].fits { b } else { a };
+    (0..all.len()).reduce(fuller)
 }
 
 #[cfg(test)]
@@ -116,11 +86,12 @@ mod tests {
     use super::*;
 
     fn chosen_of(fits: &[(&str, f64)]) -> String {
-        let all: Vec<Rated> = fits
-            .iter()
-            .map(|(proposer, fits)| Rated { proposer: (*proposer).to_owned(), fits: *fits })
-            .collect();
-        all[chosen(&all.iter().collect::<Vec<_>>(), MORE)].proposer.clone()
+        let rated = |(proposer, fits): &(&str, f64)| Rated {
+            proposer: (*proposer).to_owned(),
+            fits: *fits,
+        };
+        let all: Vec<Rated> = fits.iter().map(rated).collect();
+        all[chosen(&all, MORE)].proposer.clone()
     }
 
     #[test]

@@ -3,9 +3,10 @@
 use netsilo_model::change::{Change, ordered};
 use netsilo_model::derive::analysis::Analysis;
 use netsilo_model::snapshot::host::Snapshot;
+use netsilo_predict::live::forecast::AS_IT_IS;
 
 use crate::place::AlgorithmName;
-use crate::plan::choice::{Proposer, choose};
+use crate::plan::choice::{Proposed, choose};
 use crate::plan::contents::{Plan, Refusal};
 use crate::plan::goal::Goal;
 use crate::plan::matching_outcome::{MatchingOutcome, settable};
@@ -25,12 +26,23 @@ pub fn plan(analysis: &Analysis<'_>, goal: &Goal) -> Plan {
     if goal.algorithm != AlgorithmName::Auto || !goal.irqs || steers {
         return plan;
     }
-    choose(analysis, plan, |proposer| match proposer {
-        Proposer::AsItIs => proposed(analysis, goal, Basis::Present),
-        Proposer::Algorithm(algorithm) => {
-            proposed(analysis, &Goal { algorithm, ..goal.clone() }, Basis::Algorithms)
-        }
-    })
+    choose(analysis, plan, || others(analysis, goal))
+}
+
+/// The plans of the machine as it is and of all algorithms but the default; `None` if something is
+/// where the goal does not allow it.
+fn others(analysis: &Analysis<'_>, goal: &Goal) -> Option<Vec<Proposed>> {
+    let as_it_is = proposed(analysis, goal, Basis::Present);
+    if as_it_is.placements.iter().any(|it| it.moves) {
+        return None;
+    }
+    let mut all = vec![Proposed { proposer: AS_IT_IS, plan: as_it_is }];
+    for algorithm in AlgorithmName::ALL.iter().filter(|it| **it != AlgorithmName::Auto) {
+        let goal = Goal { algorithm: *algorithm, ..goal.clone() };
+        let plan = proposed(analysis, &goal, Basis::Algorithms);
+        all.push(Proposed { proposer: algorithm.as_str(), plan });
+    }
+    Some(all)
 }
 
 /// The plan with the placement of one proposer.

@@ -42,7 +42,8 @@ impl RecordedOutcomes {
         let mut all = Vec::new();
         for (number, load) in self.recorded.loads.iter().enumerate() {
             for start in &load.starts {
-                for (placement, expected, claim) in self.seen_from(load, start) {
+                let (is_full, seen) = self.seen_from(load, start);
+                for (placement, expected, claim) in seen.into_iter().filter(|_| is_full) {
                     let measured = load.rate(placement) / load.rate(start.placement) - 1.0;
                     all.push((number, Checked { expected, claim, measured }));
                 }
@@ -51,11 +52,27 @@ impl RecordedOutcomes {
         Ok(all)
     }
 
-    /// The expected change by each other placement; none if nothing is full.
-    fn seen_from(&self, load: &LoadRecord, start: &Start) -> Vec<(usize, Estimate, Claim)> {
+    /// The regret for each load, from its worst start, of the placement with which most load fits
+    /// by the forecast alone.
+    pub(super) fn regrets_by_forecast(&self) -> Vec<Estimate> {
+        let chosen = |load: &LoadRecord, start: &Start| {
+            let (_, seen) = self.seen_from(load, start);
+            let gains = seen.into_iter().map(|(placement, gain, _)| (placement, gain.value));
+            let best = gains.filter(|(_, gain)| *gain > 0.0).max_by(|a, b| a.1.total_cmp(&b.1));
+            best.map_or(start.placement, |(placement, _)| placement)
+        };
+        let worst = |load: &LoadRecord| {
+            let regrets = load.starts.iter().map(|start| load.regret(chosen(load, start)));
+            regrets.max_by(|a, b| a.value.total_cmp(&b.value))
+        };
+        self.recorded.loads.iter().filter_map(worst).collect()
+    }
+
+    /// Whether something is nearly full, and the expected change by each other placement.
+    fn seen_from(&self, load: &LoadRecord, start: &Start) -> (bool, Vec<(usize, Estimate, Claim)>) {
         let costs = Costs::default();
         let analysis = Analysis::new(self.observation(start), &costs);
-        let Ok(work) = Work::new(&analysis) else { return Vec::new() };
+        let Ok(work) = Work::new(&analysis) else { return (false, Vec::new()) };
         let others: Vec<usize> = load.placements().filter(|it| *it != start.placement).collect();
         let proposal = |placement: &usize| {
             let mut proposal = Proposal::new("other", analysis.after(), &[]);
@@ -68,10 +85,9 @@ impl RecordedOutcomes {
         };
         let proposals: Vec<Proposal> = others.iter().map(proposal).collect();
         let settings = forecast(&work, 1.0, &proposals).settings;
-        let Some((now, settings)) = settings.split_first() else { return Vec::new() };
+        let Some((now, settings)) = settings.split_first() else { return (false, Vec::new()) };
         let of = |(other, it): (usize, &Expected)| Some((other, it.gain?, it.claim?));
-        let is_full = is_near_full(now.fits.value);
-        others.into_iter().zip(settings).filter(|_| is_full).filter_map(of).collect()
+        (is_near_full(now.fits.value), others.into_iter().zip(settings).filter_map(of).collect())
     }
 }
 

@@ -9,13 +9,15 @@ use netsilo_decide::plan::{Goal, Unchanged};
 use netsilo_model::derive::analysis::Analysis;
 use netsilo_model::derive::signature::Signature;
 use netsilo_model::snapshot::observation::Observation;
-use netsilo_predict::live::forecast::Forecast;
+use netsilo_predict::live::claim::Claim;
+use netsilo_predict::live::forecast::{Expected, Forecast};
 use netsilo_predict::live::proposal::Proposal;
 use netsilo_sys::bpf::tracer;
 use netsilo_sys::files::root::Root;
 use netsilo_sys::observe::{CountingMode, Observer};
 use netsilo_trial::experiment::Setting;
 use netsilo_trial::race::{RacePlan, RaceRules};
+use netsilo_trial::workload::WorkloadMeasure;
 
 use crate::args::costs::costs_for;
 use crate::args::look::{CHECK_INTERVAL, wait_unless_stopped, wait_with_progress};
@@ -71,7 +73,7 @@ impl Field {
 }
 
 /// Observes the machine, while the command runs if there is one, and makes the candidates.
-pub(super) fn field(args: &Args, stop: &AtomicBool) -> Result<Field> {
+pub(super) fn field(args: &Args, objective: Objective, stop: &AtomicBool) -> Result<Field> {
     let (observation, command) = observe(&args.command, stop)?;
     let scope = &args.scope;
     let goal = Goal {
@@ -90,14 +92,17 @@ pub(super) fn field(args: &Args, stop: &AtomicBool) -> Result<Field> {
         except: args.except.clone(),
     };
     let ranking = |all: &[Candidate]| match forecast(all, &analysis) {
-        Ok(forecast) => all.iter().map(|it| gain(&forecast, it)).collect(),
+        Ok(forecast) => all.iter().map(|it| gain(&forecast, it, objective)).collect(),
         Err(_) => Vec::new(),
     };
     let mut candidates = candidates(&analysis, &options, &ranking)
         .map_err(|unknown| ExitError(Exit::Usage, unknown.to_string()))?;
-    let forecast = rank(&mut candidates, &analysis)
+    let forecast = rank(&mut candidates, &analysis, objective)
         .map_err(|why| out::note(&format!("the candidates are not ranked by a forecast: {why}")))
         .ok();
+    if let Some(forecast) = forecast.as_ref().filter(|_| args.only.is_empty()) {
+        leave_out_hopeless(&mut candidates, forecast);
+    }
     let started = Instant::now();
     netsilo_sys::snapshot(&Root::live()).context("cannot read this machine")?;
     let workload = signature(&analysis, &Root::live());
@@ -107,11 +112,45 @@ pub(super) fn field(args: &Args, stop: &AtomicBool) -> Result<Field> {
 
 /// Sorts the candidates by predicted gain. Those without a forecast count as no gain. The error is
 /// the reason why there is no forecast.
-fn rank(candidates: &mut Candidates, analysis: &Analysis<'_>) -> Result<Forecast, String> {
+fn rank(
+    candidates: &mut Candidates,
+    analysis: &Analysis<'_>,
+    objective: Objective,
+) -> Result<Forecast, String> {
     let forecast = forecast(&candidates.tried, analysis)?;
-    let gain = |it: &Candidate| gain(&forecast, it).unwrap_or(0.0);
+    let gain = |it: &Candidate| gain(&forecast, it, objective).unwrap_or(0.0);
     candidates.tried.sort_by(|a, b| gain(b).total_cmp(&gain(a)));
     Ok(forecast)
+}
+
+/// Leaves out the candidates that are predicted to hurt, or to change nothing at all.
+fn leave_out_hopeless(candidates: &mut Candidates, forecast: &Forecast) {
+    let tried = std::mem::take(&mut candidates.tried);
+    for candidate in tried {
+        match hopeless(forecast, &candidate.name) {
+            None => candidates.tried.push(candidate),
+            Some(reason) => {
+                candidates.left_out.push(Unchanged { subject: candidate.name, reason });
+            }
+        }
+    }
+}
+
+/// Why a forecast gives a candidate no chance.
+fn hopeless(forecast: &Forecast, name: &str) -> Option<String> {
+    let (now, settings) = forecast.settings.split_first()?;
+    let it = settings.iter().find(|it| it.name == name)?;
+    let gain = it.gain?;
+    let is_same = it.not_modeled.is_empty()
+        && (it.ipis_per_s, it.interrupts_per_s) == (now.ipis_per_s, now.interrupts_per_s)
+        && (&it.path, &it.cpus) == (&now.path, &now.cpus);
+    match it.claim {
+        Some(Claim::Hurt) => {
+            Some(format!("it is predicted to hurt: {}; --only tries it", gain.in_percent()))
+        }
+        _ if is_same => Some("it is predicted to change nothing; --only tries it".into()),
+        _ => None,
+    }
 }
 
 /// What each candidate would do to the observed load.
@@ -122,10 +161,23 @@ fn forecast(candidates: &[Candidate], analysis: &Analysis<'_>) -> Result<Forecas
     forecast_or_why(analysis, &proposals)
 }
 
-/// The gain that a forecast predicts for a candidate.
-fn gain(forecast: &Forecast, candidate: &Candidate) -> Option<f64> {
-    let expected = forecast.settings.iter().skip(1).find(|it| it.name == candidate.name)?;
-    expected.gain.map(|gain| gain.value)
+/// The gain that a forecast predicts for a candidate: what is less of the objective, where a
+/// forecast has it, or else the gain of the load that fits.
+fn gain(forecast: &Forecast, candidate: &Candidate, objective: Objective) -> Option<f64> {
+    let (now, settings) = forecast.settings.split_first()?;
+    let expected = settings.iter().find(|it| it.name == candidate.name)?;
+    let gain = expected.gain?.value;
+    let less = |of: fn(&Expected) -> Option<f64>| {
+        let before = of(now).filter(|it| *it > 0.0)?;
+        Some(1.0 - of(expected)? / before)
+    };
+    let of_objective = match objective.live() {
+        Some(WorkloadMeasure::CpuPerMegabyte) => less(|it| Some(it.cpu_time.value)),
+        Some(WorkloadMeasure::IpisPerPacket) => less(|it| Some(it.ipis_per_s)),
+        Some(WorkloadMeasure::SoftirqsPerPacket) => less(|it| it.interrupts_per_s),
+        _ => None,
+    };
+    Some(of_objective.unwrap_or(gain))
 }
 
 /// Observes the live workload, without the data that only findings need.
@@ -256,16 +308,62 @@ pub(super) fn is_this_machine(plan: &RacePlan) -> Result<()> {
 mod tests {
     use netsilo_decide::judge::candidates::CandidateEstimate;
     use netsilo_decide::plan::Plan;
+    use netsilo_predict::live::forecast::{AS_IT_IS, Limit, Path};
+    use netsilo_trial::stats::Estimate;
 
     use super::*;
 
+    fn candidate(name: &str) -> Candidate {
+        let (plan, expected) = (Plan::default(), CandidateEstimate::NotEstimated);
+        Candidate { name: name.into(), plan, expected }
+    }
+
+    fn expected(name: &str, gain: f64, cpu_time: f64) -> Expected {
+        let exactly = |value| Estimate { value, low: value, high: value };
+        Expected {
+            name: name.into(),
+            fits: exactly(1.0 + gain),
+            gain: Some(exactly(gain)),
+            claim: Some(if gain < 0.0 { Claim::Hurt } else { Claim::NoClearChange }),
+            not_modeled: Vec::new(),
+            cpu_time: exactly(cpu_time),
+            ipis_per_s: 10.0 * cpu_time,
+            interrupts_per_s: None,
+            limit: Limit::Cpus,
+            path: Path::default(),
+            cpus: std::collections::BTreeMap::default(),
+        }
+    }
+
+    #[test]
+    fn the_objective_orders_candidates_and_hopeless_ones_are_left_out() {
+        let settings = vec![
+            expected(AS_IT_IS, 0.0, 2.0),
+            expected("more-room", 0.5, 1.9),
+            expected("less-time", 0.1, 1.0),
+            expected("hurts", -0.3, 1.0),
+            expected("nothing", 0.0, 2.0),
+        ];
+        let forecast = Forecast { packets_per_s: 1.0, load: 1.0, assumed: Vec::new(), settings };
+        let gain_of = |name, objective| gain(&forecast, &candidate(name), objective);
+        let cpu = Objective::Live(WorkloadMeasure::CpuPerMegabyte);
+        assert!(gain_of("less-time", cpu) > gain_of("more-room", cpu));
+        assert!(
+            gain_of("less-time", Objective::Latency) < gain_of("more-room", Objective::Latency)
+        );
+        assert_eq!(gain_of("unknown", cpu), None);
+        let tried = ["more-room", "hurts", "nothing", "unknown"].map(candidate).to_vec();
+        let mut candidates = Candidates { tried, left_out: Vec::new() };
+        leave_out_hopeless(&mut candidates, &forecast);
+        let names: Vec<&str> = candidates.tried.iter().map(|it| it.name.as_str()).collect();
+        assert_eq!(names, ["more-room", "unknown"]);
+        let why: Vec<&str> = candidates.left_out.iter().map(|it| it.reason.as_str()).collect();
+        let hurts = "it is predicted to hurt: -30% (-30% to -30%); --only tries it";
+        assert_eq!(why, [hurts, "it is predicted to change nothing; --only tries it"]);
+    }
+
     #[test]
     fn the_last_candidates_are_left_out_until_the_time_is_enough() {
-        let candidate = |name: &str| Candidate {
-            name: name.into(),
-            plan: Plan::default(),
-            expected: CandidateEstimate::NotEstimated,
-        };
         let tried = ["spread", "rps", "xps", "auto"].map(candidate).to_vec();
         let mut candidates = Candidates { tried, left_out: Vec::new() };
         let rules = RaceRules::default();

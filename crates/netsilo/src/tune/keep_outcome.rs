@@ -139,7 +139,7 @@ mod tests {
 
     use netsilo_model::derive::signature::QueueSignature;
     use netsilo_trial::experiment::{MachineSummary, Setting};
-    use netsilo_trial::race::{RaceRules, TurnEnd};
+    use netsilo_trial::race::{Counts, RaceRules, TurnEnd};
 
     use super::*;
 
@@ -174,7 +174,7 @@ mod tests {
         let mut race = Race::new(plan.rules, plan.candidates.len());
         while let Some(turn) = race.next_turn() {
             let noise = 1.0 + 0.001 * ((race.turns() * 7 % 5) as f64 - 2.0);
-            race.end(TurnEnd::Value(values[turn.candidate] * noise));
+            race.end(TurnEnd::Value(values[turn.candidate] * noise), Counts::new());
         }
         race
     }
@@ -198,7 +198,7 @@ mod tests {
     fn a_search_that_was_too_short_is_no_outcome() {
         let plan = plan(8);
         let why = ended(&plan, &race(&plan, [100.0, 99.9, 100.0])).err().unwrap();
-        assert_eq!(why, "2 candidates may still be better: search longer (--for)");
+        assert_eq!(why, "1 candidate may still be better: search longer (--for)");
     }
 
     #[test]

@@ -13,7 +13,7 @@ use netsilo_sys::bpf::tracer;
 use netsilo_sys::files::root::Root;
 use netsilo_sys::observe::{CountingMode, Observer};
 use netsilo_trial::race::rails::{Breach, Peek, Waits};
-use netsilo_trial::race::{RacePlan, TurnEnd};
+use netsilo_trial::race::{Counts, RacePlan, TurnEnd};
 use netsilo_trial::workload::WorkloadMeasure;
 
 use crate::args::look::wait_unless_stopped;
@@ -33,12 +33,29 @@ pub(super) type Watch<'a> = &'a mut dyn FnMut(&Peek) -> Option<Breach>;
 pub(super) struct WindowResult {
     pub(super) peeks: Vec<Peek>,
     pub(super) end: TurnEnd,
+    /// What was counted, other than the objective.
+    pub(super) counts: Counts,
 }
 
 impl WindowResult {
     /// A window that ended early.
     pub(super) fn ended(peeks: Vec<Peek>, end: TurnEnd) -> Self {
-        Self { peeks, end }
+        Self { peeks, end, counts: Counts::new() }
+    }
+
+    /// A window with what was counted in all of it.
+    fn counted(peeks: Vec<Peek>, end: TurnEnd, whole: &Observation, plan: &RacePlan) -> Self {
+        let others = WorkloadMeasure::COUNTS.into_iter().filter(|it| it.as_str() != plan.objective);
+        let counts = others.filter_map(|it| Some((it, it.compute(whole).ok()?))).collect();
+        Self { peeks, end, counts }
+    }
+}
+
+/// Adds a part to the window so far.
+fn add(whole: &mut Option<Observation>, part: Observation) {
+    match whole {
+        Some(whole) => whole.append(part),
+        None => *whole = Some(part),
     }
 }
 
@@ -111,22 +128,19 @@ impl<'a> Meter<'a> {
             if let Some(breach) = watch(&peek) {
                 return Ok(Some(WindowResult::ended(peeks, TurnEnd::Broke(breach))));
             }
-            match &mut whole {
-                Some(whole) => whole.append(observation),
-                None => whole = Some(observation),
-            }
+            add(&mut whole, observation);
         }
         let whole = whole.context("the window is empty")?;
         let end = match measure.compute(&whole) {
             Ok(value) => TurnEnd::Value(value),
             Err(why) => TurnEnd::Lost(format!("no {measure}: {why}")),
         };
-        Ok(Some(WindowResult { peeks, end }))
+        Ok(Some(WindowResult::counted(peeks, end, &whole, self.plan)))
     }
 
     fn command(&mut self, watch: Watch<'_>) -> Result<Option<WindowResult>> {
         let (plan, stop) = (self.plan, self.stop);
-        let (mut peeks, mut waits) = (Vec::new(), Waits::default());
+        let (mut peeks, mut waits, mut whole) = (Vec::new(), Waits::default(), None);
         let ran = while_running(&plan.load, |running| {
             while !running.has_ended() {
                 let observation = self.part(plan.peek, &running.over)?;
@@ -140,6 +154,7 @@ impl<'a> Meter<'a> {
                     running.kill();
                     return Ok(Some(breach));
                 }
+                add(&mut whole, observation);
             }
             Ok(None)
         })?;
@@ -153,7 +168,7 @@ impl<'a> Meter<'a> {
                 watch(&peek).map_or(TurnEnd::Value(value), TurnEnd::Broke)
             }
         };
-        Ok(Some(WindowResult { peeks, end }))
+        Ok(Some(WindowResult::counted(peeks, end, &whole.unwrap_or_default(), plan)))
     }
 }
 

@@ -1,7 +1,7 @@
 //! Runs a race: applies each candidate, measures it, records the result, and reverts it.
 
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::{Instant, SystemTime, UNIX_EPOCH};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use anyhow::{Result, bail};
 use indicatif::{ProgressBar, ProgressStyle};
@@ -12,11 +12,15 @@ use crate::tell::exit::{Exit, ExitError};
 use crate::tell::out;
 use crate::temporary_changes::{Restored, TemporaryChanges};
 use crate::tune::folder::Folder;
+use crate::tune::kthreads::present_kthreads;
 use crate::tune::meter::{Meter, WindowResult};
-use crate::views::tune::{newly_out, so_far};
+use crate::views::tune::{newly_out, outlook, so_far};
 
 /// A search ends after this many consecutive windows without a value.
 const MOST_LOST: usize = 5;
+
+/// Time after which a search says what it can show: at most this, and half of its own time.
+const OUTLOOK_AFTER: Duration = Duration::from_secs(50);
 
 /// A running search.
 pub(super) struct Search<'a> {
@@ -39,23 +43,31 @@ impl Search<'_> {
     }
 
     fn windows(&mut self, temporary: &mut TemporaryChanges<'_>, bar: &ProgressBar) -> Result<()> {
-        let mut lost = 0;
+        let (begun, mut lost, mut told) = (Instant::now(), 0, false);
+        let outlook_at = begun + OUTLOOK_AFTER.min(self.until.duration_since(begun) / 2);
         while (Instant::now() < self.until || self.race.owes_control())
             && let Some(turn) = self.race.next_turn()
         {
             let before = self.race.standings();
             let Some(record) = self.window(turn, temporary)? else { break };
             lost = self.count_lost(&record, lost)?;
-            self.race.end(record.end.clone());
+            self.race.end(record.end.clone(), record.counts.clone());
             if let Some(folder) = &mut self.folder {
                 folder.append(&record)?;
             }
             for line in newly_out(self.plan, &before, &self.race.standings()) {
                 bar.suspend(|| out::note(&line));
             }
+            if !told && Instant::now() >= outlook_at {
+                let left = self.until.saturating_duration_since(Instant::now());
+                let line = outlook(self.plan, &self.race, left);
+                bar.suspend(|| out::note(&line));
+                told = true;
+            }
             bar.set_position(self.race.turns() as u64);
             bar.set_message(so_far(self.plan, &self.race));
         }
+        self.race.out_of_time();
         Ok(())
     }
 
@@ -68,9 +80,15 @@ impl Search<'_> {
         let started_ms =
             SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |time| time.as_millis() as u64);
         let candidate = turn.candidate;
-        let record = |WindowResult { peeks, end }| RaceRecord { candidate, started_ms, peeks, end };
-        let changes = &self.plan.candidates[candidate].changes;
-        if let Err(error) = temporary.replace(changes) {
+        let record = |WindowResult { peeks, end, counts }| RaceRecord {
+            candidate,
+            started_ms,
+            peeks,
+            end,
+            counts,
+        };
+        let changes = present_kthreads(&self.plan.candidates[candidate].changes)?;
+        if let Err(error) = temporary.replace(&changes) {
             let end = TurnEnd::Failed(refused(error)?);
             return Ok(Some(record(WindowResult::ended(Vec::new(), end))));
         }

@@ -117,11 +117,21 @@ fn notes(name: &str, steadiness: &Steadiness) -> Vec<String> {
     notes
 }
 
-/// An interval of a change: `-9.1% .. +0.4%`.
+/// An interval of a change: `-9.1% .. +0.4%`. One from less than half to more than twice says
+/// nothing.
 pub(crate) fn interval(estimate: &Estimate, scale: Scale) -> String {
+    let Estimate { low, high, .. } = *estimate;
+    if scale == Scale::Ratio && low < 0.0 && high > 0.0 && (1.0 + high) > 4.0 * (1.0 + low) {
+        return "not known yet".into();
+    }
+    format!("{} .. {}", signed(low, scale), signed(high, scale))
+}
+
+/// A change with its sign.
+pub(crate) fn signed(value: f64, scale: Scale) -> String {
     match scale {
-        Scale::Ratio => format!("{:+.1}% .. {:+.1}%", estimate.low * 100.0, estimate.high * 100.0),
-        Scale::Difference => format!("{:+.3} .. {:+.3}", estimate.low, estimate.high),
+        Scale::Ratio => format!("{:+.1}%", value * 100.0),
+        Scale::Difference => format!("{value:+.3}"),
     }
 }
 

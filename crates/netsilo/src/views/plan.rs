@@ -206,7 +206,7 @@ mod tests {
     use netsilo_decide::place::AlgorithmName;
     use netsilo_decide::plan::measured_outcome::BestCandidate;
     use netsilo_decide::plan::{
-        Advice, Placement, PlacementCost, Refusal, RefusalCause, Unchanged,
+        Advice, Placement, PlacementCost, Rated, Refusal, RefusalCause, Unchanged,
     };
 
     use netsilo_model::change::knobs;
@@ -280,6 +280,22 @@ mod tests {
         let none = text(&measured);
         let words = "no candidate was better; the best, auto: cpu-per-megabyte no interval, as it";
         assert!(none.contains(words), "{none}");
+    }
+
+    #[test]
+    fn a_placement_is_named_with_the_runner_up_and_why_it_was_not_chosen() {
+        let rated = |proposer: &str, fits| Rated { proposer: proposer.into(), fits };
+        let text = |next| chosen(&Choice { chosen: rated("auto", 1.2), runner_up: next });
+        assert_eq!(text(None), "placement: auto, this load fits x1.20");
+        assert_eq!(
+            text(Some(rated("spread", 1.1))),
+            "placement: auto, this load fits x1.20; next best: spread, x1.10"
+        );
+        assert_eq!(
+            text(Some(rated("as it is", 1.3))),
+            "placement: auto, this load fits x1.20; next best: as it is, x1.30, too little more to \
+             be chosen"
+        );
     }
 
     #[test]

@@ -1,16 +1,19 @@
 //! The candidates of `tune`, its progress, and its result, as text and as JSON.
 
 use std::fmt::Write as _;
+use std::time::Duration;
 
 use netsilo_decide::judge::candidates::{self, Candidate, CandidateEstimate};
 use netsilo_predict::live::forecast::Forecast;
 use netsilo_trial::comparison::Scale;
 use netsilo_trial::race::rails::{Breach, Rail};
-use netsilo_trial::race::{OutReason, Race, RacePlan, RaceResult, RaceRules, Standing, Status};
+use netsilo_trial::race::{
+    CountChange, OutReason, Outlook, Race, RacePlan, RaceResult, RaceRules, Standing, Status,
+};
 use serde::Serialize;
 
 use crate::tell::words::plural;
-use crate::views::ab::{interval, number};
+use crate::views::ab::{interval, number, signed};
 use crate::views::forecast::gain;
 use crate::views::plan::section;
 use crate::views::table::{table, trim_lines};
@@ -35,6 +38,8 @@ pub(crate) struct TuneResult<'a> {
     pub(crate) words: String,
     /// All candidates; the first is the current state.
     pub(crate) candidates: Vec<CandidateResult<'a>>,
+    /// Counts that differ from the current state's, whoever won.
+    pub(crate) counts: Vec<CountChange>,
     /// The transaction that keeps the winner; `None` if nothing was kept.
     pub(crate) transaction: Option<u64>,
 }
@@ -76,6 +81,7 @@ impl<'a> TuneResult<'a> {
             result: race.result(),
             words: String::new(),
             candidates: race.standings().into_iter().map(candidate).collect(),
+            counts: race.counts(),
             transaction,
         };
         result.words = result.outcome();
@@ -98,12 +104,23 @@ impl<'a> TuneResult<'a> {
             let none = left.peek().is_some() && left.all(|it| it.standing.change.is_none());
             let why =
                 if none { ": too few windows for an interval; search longer (--for)" } else { "" };
-            return format!("no difference shown{why}");
+            let counts = self.counts.iter().map(|it| self.by_count(it)).collect::<String>();
+            let objective =
+                if counts.is_empty() { String::new() } else { format!(" in {}", self.objective) };
+            return format!("no difference shown{objective}{why}{counts}");
         };
         let name = self.candidates[*candidate].name;
         let sure = 100.0 * (1.0 - self.rules.error_rate);
         let change = interval(change, self.rules.scale);
         format!("{name} is better than the current state ({change}, {sure:.0}%)")
+    }
+
+    /// A difference by a count, as a further part of a line.
+    fn by_count(&self, count: &CountChange) -> String {
+        let name = self.candidates[count.candidate].name;
+        let better = if count.is_better { "better" } else { "worse" };
+        let change = interval(&count.change, count.measure.scale());
+        format!("; by {} {name} is {better} ({change})", count.measure)
     }
 
     /// The median of a candidate with its unit.
@@ -209,6 +226,27 @@ pub(crate) fn so_far(plan: &RacePlan, race: &Race) -> String {
     }
 }
 
+/// What the rest of a search can show, and how long it takes.
+pub(crate) fn outlook(plan: &RacePlan, race: &Race, left: Duration) -> String {
+    let Outlook { windows, least_gain } = race.outlook();
+    let seconds = |time: Duration| humantime::format_duration(Duration::from_secs(time.as_secs()));
+    let rest = format!("at most {} more ({})", plural(windows, "window"), seconds(left));
+    let size = |gain: f64| match plan.rules.scale {
+        Scale::Ratio => units::percent(gain),
+        Scale::Difference => format!("{gain:.3}"),
+    };
+    match least_gain {
+        Some(gain) => format!(
+            "{rest}; a gain of {} or more in {} will probably be shown, and half of that with \
+             --for {}",
+            size(gain),
+            plan.objective,
+            seconds(4 * plan.budget)
+        ),
+        None => format!("{rest}; how small a gain they show is not known yet"),
+    }
+}
+
 /// A line for each candidate that was dropped since the previous standings.
 pub(crate) fn newly_out(plan: &RacePlan, before: &[Standing], after: &[Standing]) -> Vec<String> {
     let changed = before.iter().zip(after).filter(|(before, after)| before.status != after.status);
@@ -232,17 +270,13 @@ fn words(plan: &RacePlan, standing: &Standing) -> String {
 
 fn why_out(plan: &RacePlan, why: &OutReason) -> String {
     let scale = plan.rules.scale;
-    let name = |leader: &usize| plan.candidates[*leader].name.as_str();
     match why {
         OutReason::Rail(breach) => broke(plan, breach),
         OutReason::WorseThanPresent(change) => {
             format!("worse than the current state ({})", interval(change, scale))
         }
-        OutReason::WorseThanLeader { leader, change } => {
-            format!("worse than {} ({})", name(leader), interval(change, scale))
-        }
-        OutReason::AsGoodAsLeader { leader, change } => {
-            format!("as good as {} ({})", name(leader), interval(change, scale))
+        OutReason::Outranked { change } => {
+            format!("others were better (estimate {})", signed(*change, scale))
         }
         OutReason::NothingToGain(change) => {
             format!("nothing to gain ({})", interval(change, scale))
@@ -268,12 +302,11 @@ fn broke(plan: &RacePlan, breach: &Breach) -> String {
 
 #[cfg(test)]
 mod tests {
-    use std::time::Duration;
-
     use netsilo_decide::judge::verdict::Claim;
     use netsilo_decide::plan::PlacementCost;
     use netsilo_trial::experiment::{MachineSummary, Setting};
     use netsilo_trial::stats::Estimate;
+    use netsilo_trial::workload::WorkloadMeasure;
 
     use super::*;
 
@@ -310,15 +343,14 @@ mod tests {
 
     #[test]
     fn each_candidate_has_its_numbers_and_the_reason_why_it_is_out() {
-        let names = ["present", "auto", "spread", "rps", "rfs", "xps", "rps-off", "arfs"];
+        let names = ["present", "auto", "spread", "rps", "rfs", "xps", "arfs"];
         let plan = plan(&names);
         let breach = |rail, value, limit| OutReason::Rail(Breach { rail, value, limit });
         let out = [
             OutReason::WorseThanPresent(change(6.0)),
             breach(Rail::Objective, 1.4e6, 1.1e6),
-            OutReason::WorseThanLeader { leader: 1, change: change(4.0) },
+            OutReason::Outranked { change: 0.04 },
             OutReason::NothingToGain(change(-0.2)),
-            OutReason::AsGoodAsLeader { leader: 1, change: change(0.1) },
             breach(Rail::Drops, 0.02, 0.001),
         ];
         let standing = |candidate, change, status| Standing {
@@ -352,6 +384,12 @@ mod tests {
             result: RaceResult::Won { candidate: 1, change: change(-7.0) },
             words: String::new(),
             candidates: candidates.collect(),
+            counts: vec![CountChange {
+                candidate: 1,
+                measure: WorkloadMeasure::IpisPerPacket,
+                change: Estimate { value: -0.5, low: -0.55, high: -0.45 },
+                is_better: true,
+            }],
             transaction: Some(3),
         };
         result.words = result.outcome();

@@ -58,9 +58,7 @@ impl Claim {
             Self::NoClearChange
         }
     }
-}
 
-impl Claim {
     /// What is claimed of a setting that is on, if switching it off would gain this: the same as of
     /// switching it on where it is off. The load fits `now` times, and would fit `off` times.
     pub fn of_setting_that_is_on(gain_off: Estimate, now: f64, off: f64) -> Self {
@@ -88,6 +86,7 @@ mod tests {
         let overflows = Claim::of(gain(-0.6, -0.7, -0.5), 2.0, 0.8);
         assert_eq!(overflows, Claim::Hurt, "the load does not fit any more");
     }
+
     #[test]
     fn a_setting_has_one_claim_whether_it_is_on_or_off() {
         let of = |value: f64, low: f64, high: f64, now, off| {

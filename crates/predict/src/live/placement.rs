@@ -206,9 +206,7 @@ impl Steering {
             has_arfs: netdev.is_some_and(|netdev| arfs_is_on(settings, netdev)),
         }
     }
-}
 
-impl Steering {
     /// Where a queue's protocol runs, of which this much was observed on each CPU, if others poll
     /// it: what no steering had taken to a CPU goes along.
     fn moved_along(&self, queue: &Queue<'_>, mut observed: Shares, poll: &Shares) -> Shares {

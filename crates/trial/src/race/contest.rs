@@ -1,14 +1,16 @@
 //! [`Race`]: takes measurements and determines what to measure next.
 
-use crate::stats::sequential::{Look, Stop};
+use crate::stats::sequential::{Rules, Stop};
 use crate::stats::{Estimate, median, signed_rank};
 use fastrand::Rng;
 
-use crate::race::lane::{Lane, Looks, as_change};
+use crate::race::lane::{Final, Lane, Looks, as_change, losses_of_count};
 use crate::race::rails::{Breach, Limits, Peek, Rail};
-use crate::race::record::{RacePlan, RaceRecord, TurnEnd};
-use crate::race::rules::{REFERENCE_TURNS, RaceRules};
-use crate::race::standing::{OutReason, RaceResult, Standing, Status};
+use crate::race::record::{Counts, RacePlan, RaceRecord, TurnEnd};
+use crate::race::rules::{FINALS, REFERENCE_TURNS, RaceRules};
+use crate::race::standing::{CountChange, OutReason, Outlook, RaceResult, Standing, Status};
+use crate::stats::normal::normal_quantile;
+use crate::workload::WorkloadMeasure;
 
 /// A window breaks a limit if this many consecutive parts of it exceed the limit. The limit of the
 /// objective is an exception.
@@ -19,6 +21,21 @@ const MOST_LOST: usize = 3;
 
 /// A candidate is dropped if it is worse than tolerated in this many consecutive rounds.
 const ROUNDS: usize = 3;
+
+/// Maximum number of rounds before the worse half of the candidates is dropped.
+const MOST_ROUNDS: usize = 24;
+
+/// A candidate is dropped before if it is behind the leader by this many standard errors.
+const FAR_BEHIND: f64 = 4.0;
+
+/// Probability that a final shows a gain of the size that [`Outlook`] states.
+const PROBABLY: f64 = 0.8;
+
+/// The median of the absolute values of a normal distribution with deviation 1.
+const NORMAL_MEDIAN: f64 = 0.6745;
+
+/// Minimum number of differences between successive windows for their deviation.
+const LEAST_DIFFERENCES: usize = 5;
 
 /// A window to measure.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -42,10 +59,12 @@ enum Purpose {
 #[derive(Debug, Clone)]
 pub struct Race {
     rules: RaceRules,
-    claims: Looks,
-    drops: Looks,
     coin: Rng,
     lanes: Vec<Lane>,
+    /// The number of rounds after which the worse half is dropped.
+    halve_at: u32,
+    /// The comparisons of one candidate with the current state; the last one is going on.
+    finals: Vec<Final>,
     limits: Limits,
     /// Number of complete rounds.
     round: u32,
@@ -59,16 +78,18 @@ pub struct Race {
     /// The candidate that broke a guard rail, until the current state has been measured.
     suspect: Option<(usize, Breach)>,
     is_over: bool,
+    /// Whether no window follows, although the race is not decided.
+    is_out_of_time: bool,
 }
 
 impl Race {
     /// Starts a race of this many candidates, including the current state.
     pub fn new(rules: RaceRules, candidates: usize) -> Self {
-        Self {
-            claims: Looks::new(rules.claims(candidates)),
-            drops: Looks::new(rules.drops()),
+        let mut race = Self {
             coin: Rng::with_seed(rules.seed),
             lanes: vec![Lane::new(); candidates],
+            halve_at: 0,
+            finals: Vec::new(),
             limits: Limits::default(),
             round: 0,
             to_measure: Vec::new(),
@@ -77,8 +98,11 @@ impl Race {
             beyond: Vec::new(),
             suspect: None,
             is_over: false,
+            is_out_of_time: false,
             rules,
-        }
+        };
+        race.next_stage();
+        race
     }
 
     /// Resumes a race after these records. The error names the record that does not belong to it.
@@ -95,7 +119,7 @@ impl Race {
                 // the record has the breach that ended the window
                 let _ = race.peek(peek);
             }
-            race.end(record.end.clone());
+            race.end(record.end.clone(), record.counts.clone());
         }
         Ok(race)
     }
@@ -115,7 +139,11 @@ impl Race {
         if let Some((suspect, _)) = self.suspect {
             return Some(Turn { candidate: 0, purpose: Purpose::Control(suspect) });
         }
-        if self.is_over || self.turns >= self.rules.turns {
+        if self.is_over {
+            return None;
+        }
+        if self.turns >= self.rules.turns {
+            self.out_of_time();
             return None;
         }
         if self.turns < REFERENCE_TURNS {
@@ -172,8 +200,8 @@ impl Race {
         }
     }
 
-    /// Ends the current window.
-    pub fn end(&mut self, end: TurnEnd) {
+    /// Ends the current window, with what was counted in it.
+    pub fn end(&mut self, end: TurnEnd, counts: Counts) {
         let Some(turn) = self.now.take() else { return };
         self.turns += 1;
         match (turn.purpose, end) {
@@ -183,7 +211,7 @@ impl Race {
                     self.out(suspect, OutReason::Rail(breach));
                 }
             }
-            (Purpose::Round, end) => self.end_of_round_window(turn.candidate, end),
+            (Purpose::Round, end) => self.end_of_round_window(turn.candidate, end, counts),
         }
         if turn.purpose != Purpose::Reference
             && self.to_measure.is_empty()
@@ -194,11 +222,12 @@ impl Race {
         }
     }
 
-    fn end_of_round_window(&mut self, candidate: usize, end: TurnEnd) {
+    fn end_of_round_window(&mut self, candidate: usize, end: TurnEnd, counts: Counts) {
         self.to_measure.pop();
         match end {
             TurnEnd::Value(value) if self.rules.accepts(value) => {
                 self.lanes[candidate].values.insert(self.round, value);
+                self.lanes[candidate].counts.insert(self.round, counts);
             }
             TurnEnd::Value(value) => {
                 let why = format!("{value} cannot be compared by a ratio: it must be above 0");
@@ -225,62 +254,146 @@ impl Race {
         (0..self.lanes.len()).filter(|it| self.lanes[*it].is_in())
     }
 
+    /// The candidates that are still measured, except the current state.
+    fn challengers(&self) -> Vec<usize> {
+        self.still_in().filter(|it| *it != 0).collect()
+    }
+
     /// Looks at all candidates after a round.
     fn judge(&mut self) {
-        let leader = self.leader();
-        for candidate in self.still_in().skip(1).collect::<Vec<_>>() {
-            if let Some(why) = self.why_out(candidate, leader) {
-                self.out(candidate, why);
+        for candidate in self.challengers() {
+            if let Some(breach) = self.always_beyond(candidate) {
+                self.out(candidate, OutReason::Rail(breach));
             }
         }
-        let left: Vec<usize> = self.still_in().skip(1).collect();
-        self.is_over = match left.as_slice() {
-            [] => true,
-            [only] => self.gain(*only).is_some(),
-            _ => false,
+        self.judge_final();
+        self.drop_far_behind();
+        let is_settled = self.challengers().len() < 2 && self.finalist().is_none();
+        if is_settled || self.finals.is_empty() && self.round >= self.halve_at {
+            self.drop_worse_half();
+            self.next_stage();
+        }
+    }
+
+    /// The candidate that is compared with the current state alone.
+    fn finalist(&self) -> Option<usize> {
+        self.finals.last().map(|it| it.candidate).filter(|it| self.lanes[*it].is_in())
+    }
+
+    fn judge_final(&mut self) {
+        let Some(last) = self.finals.last().filter(|it| self.lanes[it.candidate].is_in()) else {
+            return;
         };
+        let candidate = last.candidate;
+        let Some(look) = last.looks.due(&self.losses_since(candidate, last.since)) else { return };
+        let Some(loss) = look.estimate else { return };
+        let change = as_change(loss, &self.rules);
+        match look.stop {
+            Some(Stop::Clear) if loss.high < 0.0 => self.is_over = true,
+            Some(Stop::Clear) => self.out(candidate, OutReason::WorseThanPresent(change)),
+            Some(Stop::Alike | Stop::Hopeless) => {
+                self.out(candidate, OutReason::NothingToGain(change));
+            }
+            Some(Stop::Exhausted) | None => {}
+        }
     }
 
-    /// The candidate with the best estimate; 0 while none is better than the current state.
-    fn leader(&self) -> usize {
-        let loss = |candidate: usize| match candidate {
-            0 => Some(0.0),
-            _ => signed_rank::middle(&self.losses(candidate, 0)),
+    /// The estimated loss against the current state; 0 if nothing was measured.
+    fn estimate(&self, candidate: usize) -> f64 {
+        signed_rank::middle(&self.losses_since(candidate, 0)).unwrap_or(0.0)
+    }
+
+    fn losses_since(&self, candidate: usize, round: u32) -> Vec<f64> {
+        self.lanes[candidate].losses(&self.lanes[0], round, &self.rules)
+    }
+
+    /// Windows that are left.
+    fn left(&self) -> usize {
+        self.rules.turns.saturating_sub(self.turns.max(REFERENCE_TURNS))
+    }
+
+    /// The standard deviation of the difference between two windows of a candidate, estimated from
+    /// the median of successive ones.
+    fn deviation(&self) -> Option<f64> {
+        let of_lane = |lane: &Lane| {
+            let values: Vec<f64> = lane.values.values().copied().collect();
+            values.windows(2).map(|it| self.rules.loss(it[0], it[1]).abs()).collect::<Vec<_>>()
         };
-        let estimates = self.still_in().filter_map(|it| Some((it, loss(it)?)));
-        estimates.min_by(|a, b| a.1.total_cmp(&b.1)).map_or(0, |(leader, _)| leader)
+        let differences: Vec<f64> = self.lanes.iter().flat_map(of_lane).collect();
+        let is_enough = differences.len() >= LEAST_DIFFERENCES;
+        median(&differences).filter(|_| is_enough).map(|median| median / NORMAL_MEDIAN)
     }
 
-    fn losses(&self, candidate: usize, than: usize) -> Vec<f64> {
-        self.lanes[candidate].losses(&self.lanes[than], &self.rules)
+    /// Drops candidates that are so far behind the leader that more rounds would not change it.
+    fn drop_far_behind(&mut self) {
+        let Some(deviation) = self.deviation().filter(|_| self.finals.is_empty()) else { return };
+        let all = self.challengers();
+        let estimates: Vec<f64> = all.iter().map(|it| self.estimate(*it)).collect();
+        let best = estimates.iter().copied().fold(f64::INFINITY, f64::min);
+        let enough = FAR_BEHIND * deviation / f64::from(self.round).sqrt();
+        let behind = all.iter().zip(estimates).filter(|(_, loss)| loss - best > enough);
+        let behind: Vec<usize> = behind.map(|(candidate, _)| *candidate).collect();
+        behind.iter().for_each(|candidate| self.outrank(*candidate));
+        if !behind.is_empty() && behind.len() + 1 < all.len() {
+            self.next_stage();
+        }
     }
 
-    fn why_out(&self, candidate: usize, leader: usize) -> Option<OutReason> {
-        if let Some(breach) = self.always_beyond(candidate) {
-            return Some(OutReason::Rail(breach));
-        }
-        let matters = self.rules.smallest_relevant;
-        let change = |loss: Estimate| as_change(loss, &self.rules);
-        if let Some(Look { estimate: Some(loss), stop, .. }) =
-            self.drops.due(&self.losses(candidate, 0))
-        {
-            if loss.low > 0.0 {
-                return Some(OutReason::WorseThanPresent(change(loss)));
+    fn outrank(&mut self, candidate: usize) {
+        let loss = self.estimate(candidate);
+        let change = as_change(Estimate { value: loss, low: loss, high: loss }, &self.rules).value;
+        self.out(candidate, OutReason::Outranked { change });
+    }
+
+    /// Drops the worse half of the candidates, or all but the best one if the time is too short for
+    /// another round and a final.
+    fn drop_worse_half(&mut self) {
+        let mut ranked = self.challengers();
+        ranked.sort_by(|a, b| self.estimate(*a).total_cmp(&self.estimate(*b)));
+        let half = ranked.len().div_ceil(2);
+        let fits = half + 1 + self.rules.least_final(0) <= self.left();
+        let keep = if fits { half } else { 1 };
+        ranked.into_iter().skip(keep).for_each(|candidate| self.outrank(candidate));
+    }
+
+    /// Begins to measure those that are left: some rounds of all, or the final of one. The race is
+    /// over if none is left.
+    fn next_stage(&mut self) {
+        match self.challengers().as_slice() {
+            [] => match self.runner_up() {
+                Some(next) => {
+                    self.lanes[next].status = Status::In;
+                    self.begin_final(next);
+                }
+                None => self.is_over = true,
+            },
+            [only] => self.begin_final(*only),
+            many => {
+                let rounds = self.rules.rounds(self.left(), many.len()).min(MOST_ROUNDS);
+                self.halve_at = self.round + rounds as u32;
             }
-            if loss.low > -matters || stop == Some(Stop::Hopeless) {
-                return Some(OutReason::NothingToGain(change(loss)));
-            }
         }
-        if leader == 0 || leader == candidate {
+    }
+
+    fn begin_final(&mut self, candidate: usize) {
+        let (nth, since) = (self.finals.len(), self.round);
+        let looks = Looks::new(self.rules.of_final(nth, self.left() / 2));
+        self.finals.push(Final { candidate, since, looks });
+    }
+
+    /// The best candidate that was only outranked, if it may be better than the current state and
+    /// there is time for its final.
+    fn runner_up(&self) -> Option<usize> {
+        let nth = self.finals.len();
+        if nth >= FINALS.len() || self.left() < self.rules.least_final(nth) {
             return None;
         }
-        let loss = self.drops.due(&self.losses(candidate, leader))?.estimate?;
-        let change = change(loss);
-        if loss.low > 0.0 {
-            return Some(OutReason::WorseThanLeader { leader, change });
-        }
-        let is_alike = loss.low > -matters && loss.high < matters;
-        is_alike.then_some(OutReason::AsGoodAsLeader { leader, change })
+        let outranked = (1..self.lanes.len()).filter(|it| {
+            let status = &self.lanes[*it].status;
+            matches!(status, Status::Out { why: OutReason::Outranked { .. }, .. })
+                && self.estimate(*it) < -self.rules.smallest_relevant
+        });
+        outranked.min_by(|a, b| self.estimate(*a).total_cmp(&self.estimate(*b)))
     }
 
     /// The last of [`ROUNDS`] rounds, if in all of them the candidate was worse than the current
@@ -293,23 +406,24 @@ impl Race {
         (all.len() == ROUNDS && present.len() >= ROUNDS).then(|| all[0])
     }
 
-    /// The last interval compared with the current state, at the error rate that all candidates
-    /// share.
-    fn claim(&self, candidate: usize) -> Option<Estimate> {
-        self.claims.last(&self.losses(candidate, 0)).and_then(|look| look.estimate)
+    /// Ends the race before the budget is spent. A final that goes on is judged as it is.
+    pub fn out_of_time(&mut self) {
+        self.is_out_of_time = true;
     }
 
-    /// That interval if it shows a gain.
-    fn gain(&self, candidate: usize) -> Option<Estimate> {
-        self.claim(candidate).filter(|loss| loss.high < 0.0)
+    /// The last interval of a candidate's final.
+    fn claim(&self, candidate: usize) -> Option<Estimate> {
+        let of_candidate = self.finals.iter().find(|it| it.candidate == candidate)?;
+        let losses = self.losses_since(candidate, of_candidate.since);
+        let is_cut_short = self.is_out_of_time && self.finalist() == Some(candidate);
+        let at_the_end = of_candidate.looks.at_the_end(&losses).filter(|_| is_cut_short);
+        at_the_end.or_else(|| of_candidate.looks.last(&losses)?.estimate)
     }
 
     /// The result so far. It is final once [`Race::next_turn`] returns `None`.
     pub fn result(&self) -> RaceResult {
-        let is_suspect = |it: &usize| self.suspect.is_some_and(|(suspect, _)| suspect == *it);
-        let challengers = self.still_in().skip(1).filter(|it| !is_suspect(it));
-        let better = challengers.filter_map(|it| Some((it, self.gain(it)?)));
-        match better.min_by(|a, b| a.1.value.total_cmp(&b.1.value)) {
+        let claim = |it| Some((it, self.claim(it).filter(|loss| loss.high < 0.0)?));
+        match self.finalist().and_then(claim) {
             Some((candidate, loss)) => {
                 RaceResult::Won { candidate, change: as_change(loss, &self.rules) }
             }
@@ -317,12 +431,47 @@ impl Race {
         }
     }
 
+    /// The counts that differ from the current state's in the windows of the finals.
+    pub fn counts(&self) -> Vec<CountChange> {
+        let of_final = |it: &Final| {
+            // each count has an error rate of its own, because none decides anything
+            let looks = Looks::new(Rules { error_rate: self.rules.error_rate, ..it.looks.rules });
+            let (candidate, since) = (it.candidate, it.since);
+            let lanes = (&self.lanes[candidate], &self.lanes[0]);
+            let change = move |measure: WorkloadMeasure| {
+                let loss = looks.last(&losses_of_count(measure, lanes, since))?.estimate?;
+                let of_measure =
+                    RaceRules { scale: measure.scale(), better: measure.better(), ..self.rules };
+                let change = as_change(loss, &of_measure);
+                let is_better = loss.high < 0.0;
+                let shown = CountChange { candidate, measure, change, is_better };
+                (!loss.contains(0.0)).then_some(shown)
+            };
+            WorkloadMeasure::COUNTS.into_iter().filter_map(change)
+        };
+        self.finals.iter().flat_map(of_final).collect()
+    }
+
+    /// What the rest of the race can show.
+    pub fn outlook(&self) -> Outlook {
+        let windows = self.left();
+        let rules = match self.finals.last() {
+            Some(last) => last.looks.rules,
+            None => self.rules.of_final(0, self.rules.windows_of_final(windows) / 2),
+        };
+        let z = normal_quantile(1.0 - rules.error_rate / 2.0 / rules.looks().len() as f64)
+            + normal_quantile(PROBABLY);
+        let least_gain = self.deviation().filter(|_| rules.has_interval(rules.max_pairs));
+        let least_gain = least_gain.map(|it| it * z / (rules.max_pairs as f64).sqrt());
+        Outlook { windows, least_gain }
+    }
+
     /// The standings of all candidates.
     pub fn standings(&self) -> Vec<Standing> {
         let standing = |candidate: usize| {
             let lane = &self.lanes[candidate];
             let values: Vec<f64> = lane.values.values().copied().collect();
-            let claim = self.claim(candidate).filter(|_| candidate != 0);
+            let claim = self.claim(candidate);
             Standing {
                 candidate,
                 status: lane.status.clone(),

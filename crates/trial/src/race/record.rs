@@ -1,6 +1,7 @@
 //! What a race records while it runs, and how it is resumed: the same records lead to the same
 //! race.
 
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 use netsilo_model::derive::signature::Signature;
@@ -9,6 +10,7 @@ use serde::{Deserialize, Serialize};
 use crate::experiment::{MachineSummary, Setting};
 use crate::race::rails::{Breach, Peek};
 use crate::race::rules::RaceRules;
+use crate::workload::WorkloadMeasure;
 
 /// The file with the plan: a [`RacePlan`].
 pub const RACE: &str = "race.json";
@@ -53,6 +55,9 @@ pub struct RacePlan {
     pub candidates: Vec<Setting>,
 }
 
+/// Counts per unit of work in a window, other than the objective.
+pub type Counts = BTreeMap<WorkloadMeasure, f64>;
+
 /// One line of `records.jsonl`: a window.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct RaceRecord {
@@ -64,6 +69,9 @@ pub struct RaceRecord {
     pub peeks: Vec<Peek>,
     /// How the window ended.
     pub end: TurnEnd,
+    /// What was counted in the same window.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub counts: Counts,
 }
 
 /// How a window ended.

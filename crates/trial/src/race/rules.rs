@@ -1,6 +1,7 @@
 //! The rules of a race, fixed before it starts.
 
 use crate::stats::sequential::Rules;
+use crate::stats::signed_rank::fewest;
 use serde::{Deserialize, Serialize};
 
 use crate::comparison::{Better, ComparisonSpec, Pair, Scale};
@@ -8,8 +9,12 @@ use crate::comparison::{Better, ComparisonSpec, Pair, Scale};
 /// Number of windows of the current state before the first round. The first limits come from them.
 pub(super) const REFERENCE_TURNS: usize = 2;
 
-/// Probability that the interval that drops a candidate does not contain the true difference.
-const DROP_ERROR_RATE: f64 = 0.05;
+/// The finals that there may be: the share of the error rate that each one has.
+pub(super) const FINALS: [f64; 2] = [0.8, 0.2];
+
+/// The share of the windows in which all candidates that are left are measured, of those that are
+/// not needed for the shortest final.
+const SCREENING: f64 = 0.6;
 
 /// The rules of a race.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
@@ -52,48 +57,45 @@ impl Default for RaceRules {
 }
 
 impl RaceRules {
-    /// Maximum number of rounds. It is reached if two candidates are left, so that each round takes
-    /// two windows.
-    fn most_rounds(&self) -> usize {
-        (self.turns.saturating_sub(REFERENCE_TURNS) / 2).max(1)
-    }
-
-    /// The rules of the intervals that show that a candidate is better than the current state. All
-    /// candidates share the error rate (Bonferroni).
-    pub(super) fn claims(&self, candidates: usize) -> Rules {
-        let challengers = candidates.saturating_sub(1).max(1);
-        let error_rate = self.error_rate / challengers as f64;
+    /// The rules of the intervals of the n-th final, which has at most this many pairs.
+    pub(super) fn of_final(&self, nth: usize, max_pairs: usize) -> Rules {
         Rules {
-            max_pairs: self.most_rounds(),
-            error_rate,
+            max_pairs: max_pairs.max(1),
+            error_rate: self.error_rate * FINALS[nth],
             smallest_relevant: self.smallest_relevant,
         }
     }
 
-    /// The rules of the intervals that drop a candidate.
-    pub(super) fn drops(&self) -> Rules {
-        Rules {
-            max_pairs: self.most_rounds(),
-            error_rate: DROP_ERROR_RATE,
-            smallest_relevant: self.smallest_relevant,
-        }
+    /// Number of windows of the shortest n-th final that has an interval.
+    pub(super) fn least_final(&self, nth: usize) -> usize {
+        2 * fewest(self.error_rate * FINALS[nth])
     }
 
-    /// Minimum number of windows to distinguish this many candidates, including the current state,
-    /// even if none is dropped early.
+    /// In how many rounds this many candidates are measured before the worse half is dropped, if
+    /// this many windows are left.
+    pub(super) fn rounds(&self, left: usize, candidates: usize) -> usize {
+        let free = left.saturating_sub(self.least_final(0)) as f64 * SCREENING;
+        let stages = (candidates as f64).log2().ceil();
+        ((free / stages) as usize / (candidates + 1)).max(1)
+    }
+
+    /// Number of windows of the final, if all candidates are still measured.
+    pub(super) fn windows_of_final(&self, left: usize) -> usize {
+        let least = self.least_final(0).min(left);
+        least + ((left - least) as f64 * (1.0 - SCREENING)) as usize
+    }
+
+    /// Minimum number of windows for a race between this many candidates, including the current
+    /// state: a round of all, in which one in four breaks a guard rail, and a final.
     pub fn least_turns(&self, candidates: usize) -> usize {
-        let enough = |turns: usize| {
-            let rules = Self { turns, ..*self }.claims(candidates);
-            let first = rules.looks()[0];
-            rules.has_interval(first) && turns >= REFERENCE_TURNS + first * candidates
-        };
-        (1..).find(|turns| enough(*turns)).unwrap_or(usize::MAX)
+        let round = if candidates > 2 { candidates + candidates / 4 } else { 0 };
+        REFERENCE_TURNS + round + self.least_final(0)
     }
 
     /// How much worse `b` is than `a`, on the scale used for the statistics. Negative if better.
     pub(super) fn loss(&self, a: f64, b: f64) -> f64 {
         let spec = ComparisonSpec {
-            rules: self.drops(),
+            rules: Rules::default(),
             scale: self.scale,
             better: self.better,
             seed: self.seed,

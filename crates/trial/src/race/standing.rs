@@ -4,6 +4,7 @@ use crate::stats::Estimate;
 use serde::{Deserialize, Serialize};
 
 use crate::race::rails::Breach;
+use crate::workload::WorkloadMeasure;
 
 /// Whether a candidate is still measured.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -31,19 +32,10 @@ pub enum OutReason {
     Rail(Breach),
     /// It is worse than the current state.
     WorseThanPresent(Estimate),
-    /// It is worse than the leader.
-    WorseThanLeader {
-        /// Index of the leader.
-        leader: usize,
-        /// The change from the leader.
-        change: Estimate,
-    },
-    /// It is as good as the leader: the difference is too small to matter.
-    AsGoodAsLeader {
-        /// Index of the leader.
-        leader: usize,
-        /// The change from the leader.
-        change: Estimate,
+    /// Others were better in the rounds so far.
+    Outranked {
+        /// The estimated change from the current state.
+        change: f64,
     },
     /// It cannot gain enough to matter, or a gain could not be shown even with the whole budget.
     NothingToGain(Estimate),
@@ -68,6 +60,31 @@ pub struct Standing {
     pub change: Option<Estimate>,
     /// Whether that interval shows a gain.
     pub is_better: bool,
+}
+
+/// A count per unit of work that differs from the current state's, in the windows of a candidate's
+/// final. It never decides who wins.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+pub struct CountChange {
+    /// Index of the candidate.
+    pub candidate: usize,
+    /// What was counted.
+    pub measure: WorkloadMeasure,
+    /// The change from the current state, relative for CPU time. Its interval is clear of 0.
+    pub change: Estimate,
+    /// Whether the change is better.
+    pub is_better: bool,
+}
+
+/// What the rest of a race can show.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Outlook {
+    /// Windows that are left.
+    pub windows: usize,
+    /// The least gain that the final will probably show, on the scale of the statistics; `None`
+    /// before it is known how much windows differ.
+    pub least_gain: Option<f64>,
 }
 
 /// How a race ended, or stands.
