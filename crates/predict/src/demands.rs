@@ -3,11 +3,8 @@
 
 use netsilo_model::machine::cpuset::{CpuId, CpuSet};
 
-use crate::live::flows::hashed;
-use crate::live::unknowns::End;
 use crate::loads::Parts;
 use crate::parameters::Values;
-use crate::placement::{Placement, Shares};
 use crate::prices::Prices;
 use crate::scenario::{
     Filter, Forward, Kernel, Load, Nic, Protocol, RequestResponse, Scenario, Send, Service, Setting,
@@ -29,13 +26,13 @@ const COPIED: f64 = 128.0;
 /// Largest segment that TCP hands to a NIC (`GSO_MAX_SIZE`, bytes).
 const SEGMENT: f64 = 65536.0;
 
-/// Packets of one vector, polled on one CPU.
+/// Packets that are polled on one CPU.
+#[derive(Clone, Copy)]
 pub(crate) struct Stream {
     /// For each unit of work.
     pub(crate) packets: f64,
     /// The CPU that polls them.
     pub(crate) cpu: usize,
-    pub(crate) placed: Placement,
     pub(crate) parts: Parts,
 }
 
@@ -75,6 +72,8 @@ pub(crate) struct Demands {
     /// Packets of a unit in each direction.
     pub(crate) packets: f64,
     pub(crate) streams: Vec<Stream>,
+    /// The CPUs that run the protocol of packets from any CPU; empty: the CPU that polls does.
+    pub(crate) targets: Vec<CpuId>,
     pub(crate) tasks: Tasks,
     /// Time of the link, and of the bus (s).
     pub(crate) link: f64,
@@ -119,26 +118,10 @@ fn rps(setting: &Setting) -> Vec<CpuId> {
     setting.rps.iter().map(|cpu| CpuId(*cpu as u32)).collect()
 }
 
-/// Packets that are polled on one CPU and take these cycles; `targets` are CPUs that run the
-/// protocol of packets from any CPU.
-fn stream(
-    prices: &Prices,
-    targets: &[CpuId],
-    (cpu, packets): (usize, f64),
-    (poll, protocol): (f64, f64),
-) -> Stream {
-    let here: Shares = [(CpuId(cpu as u32), 1.0)].into();
-    let is_steered = protocol > 0.0 && !targets.is_empty();
-    let placed = Placement {
-        poll: here,
-        protocol: is_steered.then(|| hashed(targets.to_vec(), None, End::Likely)),
-        steered: 0.0,
-        batch: 1.0,
-        begun: 1.0,
-        is_threaded: false,
-    };
+/// Packets that are polled on one CPU and take these cycles.
+fn stream(prices: &Prices, (cpu, packets): (usize, f64), (poll, protocol): (f64, f64)) -> Stream {
     let parts = Parts { poll: prices.ns(poll), begin: 0.0, protocol: prices.ns(protocol) };
-    Stream { packets, cpu, placed, parts }
+    Stream { packets, cpu, parts }
 }
 
 /// The queues that RSS spreads a load over.
@@ -182,11 +165,11 @@ fn requests(
     let rx = received.iter().map(|&(cpu, share)| {
         let poll = poll + far((cpu, share)) / share * values.far_buffer_poll;
         let protocol = protocol + all_far * (1.0 - values.far_buffer_poll);
-        stream(&prices, &targets, (cpu, packets * share), (poll, protocol))
+        stream(&prices, (cpu, packets * share), (poll, protocol))
     });
     let tx = completed
         .iter()
-        .map(|&(cpu, share)| stream(&prices, &[], (cpu, packets * share), (completion, 0.0)));
+        .map(|&(cpu, share)| stream(&prices, (cpu, packets * share), (completion, 0.0)));
     let streams = rx.chain(tx).collect();
 
     let call = of(values.syscall_tcp, values.syscall_udp);
@@ -200,6 +183,7 @@ fn requests(
     Demands {
         packets,
         streams,
+        targets,
         tasks: Tasks {
             sys: prices.ns(sys),
             user: prices.ns(values.user) + load.work_us * 1e3,
@@ -237,17 +221,18 @@ fn forward(scenario: &Scenario, load: &Forward, setting: &Setting, prices: Price
         // A queue sends by the same queue of the other port.
         let poll = irq_cpu(setting, port * queues + queue);
         let complete = irq_cpu(setting, (1 - port) * queues + queue);
-        streams.push(stream(&prices, &rps(setting), (poll, packets), (values.poll, way)));
+        streams.push(stream(&prices, (poll, packets), (values.poll, way)));
         if sends {
             let far = if poll == complete { 0.0 } else { values.lines };
             let completion = values.completion + far;
-            streams.push(stream(&prices, &[], (complete, packets), (completion, 0.0)));
+            streams.push(stream(&prices, (complete, packets), (completion, 0.0)));
         }
     }
     let frame = load.frame_bytes.max(64.0) + 20.0;
     Demands {
         packets: 1.0,
         streams,
+        targets: rps(setting),
         tasks: Tasks::default(),
         link: frame * 8.0 / (scenario.nic.gbit * 1e9) / ports as f64,
         bus: 0.0,
@@ -281,6 +266,7 @@ fn send(scenario: &Scenario, load: &Send, prices: Prices) -> Demands {
     Demands {
         packets: 1.0,
         streams: Vec::new(),
+        targets: Vec::new(),
         tasks: Tasks {
             sys: prices.ns(cycles) / 8.0,
             threads: Some(load.senders),
@@ -307,11 +293,11 @@ fn service(scenario: &Scenario, load: &Service, setting: &Setting, prices: Price
     let each = |share: f64| share * cpus * 1e9 / rate;
     // What the scheduler has filled, it can fill.
     let balance = values.balance.max((load.usr + load.sys) / (1.0 - load.softirq));
-    let targets = rps(setting);
-    let streams = received.iter().map(|it| stream(&prices, &targets, *it, (poll, protocol)));
+    let streams = received.iter().map(|it| stream(&prices, *it, (poll, protocol)));
     Demands {
         packets: 1.0,
         streams: streams.collect(),
+        targets: rps(setting),
         tasks: Tasks { sys: each(load.sys), user: each(load.usr), balance, ..Tasks::default() },
         link: 0.0,
         bus: 0.0,

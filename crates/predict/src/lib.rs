@@ -10,6 +10,7 @@
 //! **What lives here**: the model alone. It may use the crates `trial` (its statistics) and
 //! `model`. Files, clock and printing must not come in, nor which settings are worth a look.
 
+mod alike;
 pub mod comparison;
 mod demands;
 pub mod file;

@@ -48,6 +48,15 @@ impl Loads {
         &mut self.cpus[at]
     }
 
+    /// Divides the loads of these CPUs evenly among them.
+    pub(crate) fn level(&mut self, cpus: &[usize]) {
+        let of = |cpu: &usize| CpuId(*cpu as u32);
+        let all: f64 = cpus.iter().map(|cpu| self.on(of(cpu)).softirq).sum();
+        for cpu in cpus {
+            self.on_mut(of(cpu)).softirq = all / cpus.len() as f64;
+        }
+    }
+
     /// The CPUs that do some of it.
     pub(crate) fn cpus(&self) -> impl Iterator<Item = CpuId> {
         let used = self.cpus.iter().zip(0..).filter(|(load, _)| **load != Load::default());

@@ -6,9 +6,12 @@
 //! what remains of the CPUs, and the client: the rate follows from the time that a transaction
 //! takes, and the time from how busy each of them is. Both are one fixed point.
 
+use std::collections::BTreeMap;
+
 use netsilo_model::machine::cpuset::CpuId;
 use netsilo_model::machine::topology::Distance;
 
+use crate::alike::{Polled, polled, targets};
 use crate::demands::{Amount, Demands};
 use crate::limit::{Limit, Used, fullest};
 use crate::live::work::MOST_BATCH;
@@ -60,7 +63,7 @@ struct CpuState {
     task: f64,
     /// The same that softirqs leave to threads.
     room: f64,
-    /// Packets that one `net_rx_action` handles.
+    /// Packets that one `net_rx_action` handles; 0 where nothing polls.
     batch: f64,
     /// Whether threads may run here.
     may_run: bool,
@@ -89,6 +92,7 @@ struct Taken {
 struct Network<'a> {
     scenario: &'a Scenario,
     demands: Demands,
+    polled: Vec<Polled>,
     /// For each CPU, the others of its core.
     siblings: Vec<Vec<usize>>,
     /// For each CPU, the shares of the packets that it polls and processes.
@@ -117,17 +121,27 @@ struct Network<'a> {
 impl<'a> Network<'a> {
     fn new(scenario: &'a Scenario, demands: Demands) -> Self {
         let cpus = scenario.machine.cpu_count();
-        let cores = &scenario.machine.cores;
         let may = &demands.tasks.cpus;
-        let (mut polls, mut processes) = (vec![0.0; cpus], vec![0.0; cpus]);
-        for stream in demands.streams.iter().filter(|it| it.parts.protocol > 0.0) {
-            let share = stream.packets / demands.packets;
-            polls[stream.cpu] += share;
-            for (cpu, part) in stream.placed.protocol() {
-                processes[cpu.0 as usize] += share * part;
-            }
+        let mut cores: BTreeMap<u32, Vec<usize>> = BTreeMap::new();
+        for (cpu, core) in scenario.machine.cores.iter().enumerate() {
+            cores.entry(*core).or_default().push(cpu);
         }
-        let steers = demands.streams.iter().any(|stream| stream.placed.protocol.is_some());
+        let others = |(cpu, core): (usize, &u32)| {
+            cores[core].iter().copied().filter(|it| *it != cpu).collect::<Vec<_>>()
+        };
+        let siblings: Vec<_> = scenario.machine.cores.iter().enumerate().map(others).collect();
+        let mut polls = vec![0.0; cpus];
+        for stream in demands.streams.iter().filter(|it| it.parts.protocol > 0.0) {
+            polls[stream.cpu] += stream.packets / demands.packets;
+        }
+        let targets = targets(&demands);
+        let processes = targets.as_ref().map_or_else(
+            || polls.clone(),
+            |shares| {
+                let share = |cpu| shares.get(&CpuId(cpu as u32)).copied().unwrap_or(0.0);
+                (0..cpus).map(share).collect()
+            },
+        );
         let rate = match demands.amount {
             Amount::UnderWay { instances, .. } => {
                 instances / (demands.prices.values.round_trip * 1e-6 + 1e-4)
@@ -140,13 +154,12 @@ impl<'a> Network<'a> {
             ..CpuState::default()
         };
         Self {
-            siblings: (0..cpus)
-                .map(|cpu| (0..cpus).filter(|it| *it != cpu && cores[*it] == cores[cpu]).collect())
-                .collect(),
+            polled: polled(&demands, &processes, &siblings),
+            siblings,
             cpus: (0..cpus).map(state).collect(),
             scenario,
             demands,
-            targets: (0..cpus).filter(|cpu| steers && processes[*cpu] > 0.0).collect(),
+            targets: targets.iter().flat_map(|it| it.keys()).map(|cpu| cpu.0 as usize).collect(),
             polls,
             processes,
             link: Station::default(),
@@ -314,13 +327,13 @@ impl<'a> Network<'a> {
             ipis: wakeups,
             burst_wait: 0.0,
         };
-        for stream in &self.demands.streams {
-            let mut parts = stream.parts;
+        for Polled { parts, placed, packets, .. } in &self.polled {
+            let mut parts = *parts;
             if parts.protocol > 0.0 {
                 parts.protocol += protocol / self.demands.packets;
             }
-            let (placed, packets) = (&stream.placed, stream.packets);
-            let steps = Steps { cpus: &*self, prices, placed, packets, is_backlog: false };
+            let steps =
+                Steps { cpus: &*self, prices, placed, packets: *packets, is_backlog: false };
             let before = taken.loads.path.poll;
             steps.add(&mut taken.loads, parts);
             if placed.protocol.is_some() {
@@ -330,6 +343,7 @@ impl<'a> Network<'a> {
             }
             taken.interrupts += packets * placed.begun / placed.batch;
         }
+        self.polled.iter().for_each(|it| taken.loads.level(&it.cpus));
         taken.ipis += taken.loads.ipis;
         taken
     }
@@ -337,18 +351,19 @@ impl<'a> Network<'a> {
     /// How many packets each poll finds, those that queue here and those that the NIC holds back,
     /// and which polls begin with an interrupt: none that begin while another runs.
     fn gather(&mut self) {
-        let nic = &self.scenario.nic;
         let mut frames = vec![0.0; self.cpus.len()];
-        for stream in &self.demands.streams {
-            frames[stream.cpu] += stream.packets;
+        for Polled { cpus, packets, .. } in &self.polled {
+            cpus.iter().for_each(|cpu| frames[*cpu] += packets / cpus.len() as f64);
         }
-        for stream in &mut self.demands.streams {
-            let cpu = &mut self.cpus[stream.cpu];
-            let held = self.rate * frames[stream.cpu] * self.demands.coalesce_us * 1e-6;
-            let held = held.min(nic.coalesce_frames);
-            cpu.batch = (1.0 + cpu.softirq.queue * self.demands.packets + held).min(BUDGET);
-            stream.placed.batch = cpu.batch;
-            stream.placed.begun = 1.0 - cpu.softirq.busy;
+        let most_held = self.scenario.nic.coalesce_frames;
+        for (cpu, frames) in self.cpus.iter_mut().zip(frames).filter(|(_, frames)| *frames > 0.0) {
+            let held = self.rate * frames * self.demands.coalesce_us * 1e-6;
+            let queued = cpu.softirq.queue * self.demands.packets;
+            cpu.batch = (1.0 + queued + held.min(most_held)).min(BUDGET);
+        }
+        for Polled { cpus, placed, .. } in &mut self.polled {
+            placed.batch = self.cpus[cpus[0]].batch;
+            placed.begun = 1.0 - self.cpus[cpus[0]].softirq.busy;
         }
     }
 
@@ -419,17 +434,17 @@ impl<'a> Network<'a> {
         let targets = self.targets.len() as f64;
         let polling = self.polls.iter().zip(&self.cpus).map(|(share, cpu)| share * cpu.batch);
         let clump = (polling.sum::<f64>() / targets).max(1.0);
-        let visible = |at: usize, cpu: &CpuState| {
-            let has_vector = self.demands.streams.iter().any(|stream| stream.cpu == at);
+        let visible = |cpu: &CpuState| {
+            let has_vector = cpu.batch > 0.0;
             let spread = if targets == 0.0 || has_vector { 0.0 } else { clump.ln() };
             // Without threads the figure is what was not idle.
             if tasks.sys == 0.0 { 1.0 } else { cpu.busy().powf(1.0 + spread) }
         };
-        let cpus = self.cpus.iter().enumerate().map(|(at, cpu)| CpuTime {
+        let cpus = self.cpus.iter().map(|cpu| CpuTime {
             usr: cpu.task * user,
             sys: cpu.task * (1.0 - user),
             softirq: cpu.softirq.busy,
-            booked_softirq: cpu.softirq.busy * visible(at, cpu),
+            booked_softirq: cpu.softirq.busy * visible(cpu),
         });
         let cpus: Vec<CpuTime> = cpus.collect();
         let (limit, latency_us) = match self.demands.amount {
@@ -445,7 +460,7 @@ impl<'a> Network<'a> {
                 (limit, Some(self.latency * 1e6))
             }
         };
-        let has_packets = !self.demands.streams.is_empty();
+        let has_packets = !self.polled.is_empty();
         Prediction {
             rate: self.rate,
             latency_us,
