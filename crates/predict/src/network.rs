@@ -6,13 +6,11 @@
 //! what remains of the CPUs, and the client: the rate follows from the time that a transaction
 //! takes, and the time from how busy each of them is. Both are one fixed point.
 
-use std::collections::BTreeMap;
-
 use netsilo_model::machine::cpuset::CpuId;
 use netsilo_model::machine::topology::Distance;
 
-use crate::alike::{Polled, polled, targets};
 use crate::demands::{Amount, Demands};
+use crate::layout::{Layout, Polled};
 use crate::limit::{Limit, Used, fullest};
 use crate::live::work::MOST_BATCH;
 use crate::loads::{Cpus, Loads, Steps};
@@ -92,14 +90,7 @@ struct Taken {
 struct Network<'a> {
     scenario: &'a Scenario,
     demands: Demands,
-    polled: Vec<Polled>,
-    /// For each CPU, the others of its core.
-    siblings: Vec<Vec<usize>>,
-    /// For each CPU, the shares of the packets that it polls and processes.
-    polls: Vec<f64>,
-    processes: Vec<f64>,
-    /// CPUs that RPS or RFS takes packets to.
-    targets: Vec<usize>,
+    layout: Layout,
     cpus: Vec<CpuState>,
     link: Station,
     threads: Station,
@@ -122,26 +113,6 @@ impl<'a> Network<'a> {
     fn new(scenario: &'a Scenario, demands: Demands) -> Self {
         let cpus = scenario.machine.cpu_count();
         let may = &demands.tasks.cpus;
-        let mut cores: BTreeMap<u32, Vec<usize>> = BTreeMap::new();
-        for (cpu, core) in scenario.machine.cores.iter().enumerate() {
-            cores.entry(*core).or_default().push(cpu);
-        }
-        let others = |(cpu, core): (usize, &u32)| {
-            cores[core].iter().copied().filter(|it| *it != cpu).collect::<Vec<_>>()
-        };
-        let siblings: Vec<_> = scenario.machine.cores.iter().enumerate().map(others).collect();
-        let mut polls = vec![0.0; cpus];
-        for stream in demands.streams.iter().filter(|it| it.parts.protocol > 0.0) {
-            polls[stream.cpu] += stream.packets / demands.packets;
-        }
-        let targets = targets(&demands);
-        let processes = targets.as_ref().map_or_else(
-            || polls.clone(),
-            |shares| {
-                let share = |cpu| shares.get(&CpuId(cpu as u32)).copied().unwrap_or(0.0);
-                (0..cpus).map(share).collect()
-            },
-        );
         let rate = match demands.amount {
             Amount::UnderWay { instances, .. } => {
                 instances / (demands.prices.values.round_trip * 1e-6 + 1e-4)
@@ -154,14 +125,10 @@ impl<'a> Network<'a> {
             ..CpuState::default()
         };
         Self {
-            polled: polled(&demands, &processes, &siblings),
-            siblings,
+            layout: Layout::new(&scenario.machine.cores, &demands),
             cpus: (0..cpus).map(state).collect(),
             scenario,
             demands,
-            targets: targets.iter().flat_map(|it| it.keys()).map(|cpu| cpu.0 as usize).collect(),
-            polls,
-            processes,
             link: Station::default(),
             threads: Station::default(),
             client: Station::default(),
@@ -180,7 +147,7 @@ impl<'a> Network<'a> {
     /// One round of the fixed point; returns the relative change of the rate.
     fn round(&mut self) -> f64 {
         for at in 0..self.cpus.len() {
-            let others = self.siblings[at].iter().map(|other| self.cpus[*other].busy());
+            let others = self.layout.siblings[at].iter().map(|other| self.cpus[*other].busy());
             let (sibling, cpu) = (others.fold(0.0, f64::max), &mut self.cpus[at]);
             let room = (1.0 - cpu.softirq.busy).max(LEAST_ROOM);
             (cpu.sibling, cpu.room) = (sibling, if cpu.may_run { room } else { 0.0 });
@@ -280,7 +247,7 @@ impl<'a> Network<'a> {
         // A station of less than one server's speed is one slower server.
         let task_demand = taken.task / servers.min(1.0);
         let reading = self.threads.residence(task_demand, servers, customers);
-        let has_threads = self.siblings.iter().any(|others| !others.is_empty());
+        let has_threads = self.layout.siblings.iter().any(|others| !others.is_empty());
         let slow = self.demands.prices.slow(if has_threads { self.client.busy } else { 0.0 });
         let client_demand = slow * client * 1e-9;
         let client_cpus = self.cpus.len() as f64 * values.balance;
@@ -327,7 +294,7 @@ impl<'a> Network<'a> {
             ipis: wakeups,
             burst_wait: 0.0,
         };
-        for Polled { parts, placed, packets, .. } in &self.polled {
+        for Polled { parts, placed, packets, .. } in &self.layout.polled {
             let mut parts = *parts;
             if parts.protocol > 0.0 {
                 parts.protocol += protocol / self.demands.packets;
@@ -343,7 +310,7 @@ impl<'a> Network<'a> {
             }
             taken.interrupts += packets * placed.begun / placed.batch;
         }
-        self.polled.iter().for_each(|it| taken.loads.level(&it.cpus));
+        self.layout.polled.iter().for_each(|it| taken.loads.level(&it.cpus));
         taken.ipis += taken.loads.ipis;
         taken
     }
@@ -352,7 +319,7 @@ impl<'a> Network<'a> {
     /// and which polls begin with an interrupt: none that begin while another runs.
     fn gather(&mut self) {
         let mut frames = vec![0.0; self.cpus.len()];
-        for Polled { cpus, packets, .. } in &self.polled {
+        for Polled { cpus, packets, .. } in &self.layout.polled {
             cpus.iter().for_each(|cpu| frames[*cpu] += packets / cpus.len() as f64);
         }
         let most_held = self.scenario.nic.coalesce_frames;
@@ -361,7 +328,7 @@ impl<'a> Network<'a> {
             let queued = cpu.softirq.queue * self.demands.packets;
             cpu.batch = (1.0 + queued + held.min(most_held)).min(BUDGET);
         }
-        for Polled { cpus, placed, .. } in &mut self.polled {
+        for Polled { cpus, placed, .. } in &mut self.layout.polled {
             placed.batch = self.cpus[cpus[0]].batch;
             placed.begun = 1.0 - self.cpus[cpus[0]].softirq.busy;
         }
@@ -379,12 +346,12 @@ impl<'a> Network<'a> {
             return 0.0;
         }
         let of_core = |cpu: usize, of: &dyn Fn(usize) -> f64| {
-            of(cpu) + self.siblings[cpu].iter().map(|other| of(*other)).sum::<f64>()
+            of(cpu) + self.layout.siblings[cpu].iter().map(|other| of(*other)).sum::<f64>()
         };
         let (mut idle, mut busy, mut readers) = (0.0, 0.0, 0.0);
-        for (cpu, share) in self.processes.iter().enumerate().filter(|(_, it)| **it > 0.0) {
+        for (cpu, share) in self.layout.processes.iter().enumerate().filter(|(_, it)| **it > 0.0) {
             let room = of_core(cpu, &|cpu| self.cpus[cpu].room);
-            let wanted = self.rate * self.task * of_core(cpu, &|cpu| self.processes[cpu]);
+            let wanted = self.rate * self.task * of_core(cpu, &|cpu| self.layout.processes[cpu]);
             idle += share * room / (room + wanted).max(f64::MIN_POSITIVE);
         }
         for cpu in self.cpus.iter().filter(|cpu| cpu.may_run) {
@@ -400,20 +367,20 @@ impl<'a> Network<'a> {
         let idle_of = |shares: &[f64]| -> f64 {
             self.cpus.iter().zip(shares).map(|(cpu, share)| share * (1.0 - cpu.busy())).sum()
         };
-        let (at_poll, at_protocol) = (idle_of(&self.polls), idle_of(&self.processes));
-        let polled = self.polls.iter().filter(|share| **share > 0.0).count() as f64;
+        let (at_poll, at_protocol) = (idle_of(&self.layout.polls), idle_of(&self.layout.processes));
+        let polled = self.layout.polls.iter().filter(|share| **share > 0.0).count() as f64;
         let frames = self.rate * self.demands.packets / polled.max(1.0);
         let held = nic.coalesce_us.min(nic.coalesce_frames / frames.max(1.0) * 1e6) * at_poll;
         // The CPUs that poll here and there, those of the backlogs, and the readers' and clients',
         // unless the protocol runs where the reader does.
-        let has_rps = !self.targets.is_empty();
+        let has_rps = !self.layout.targets.is_empty();
         let backlog = if has_rps { at_protocol } else { 0.0 };
         let reader = if self.demands.tasks.are_steered_to { 0.0 } else { at_protocol };
         let wakes = at_poll + backlog + reader + 2.0 * (1.0 - self.client.busy);
         // Of RPS's interrupts, those to backlogs that are not scheduled.
-        let unscheduled = self.targets.iter().map(|cpu| 1.0 - self.cpus[*cpu].softirq.busy);
-        let behind =
-            self.burst_wait * unscheduled.sum::<f64>() / f64::max(self.targets.len() as f64, 1.0);
+        let unscheduled = self.layout.targets.iter().map(|cpu| 1.0 - self.cpus[*cpu].softirq.busy);
+        let behind = self.burst_wait * unscheduled.sum::<f64>()
+            / f64::max(self.layout.targets.len() as f64, 1.0);
         let away = values.round_trip + held + nic.client_coalesce_us * (1.0 - self.client.busy);
         (away + wakes * values.idle_exit) * 1e-6 + behind
     }
@@ -431,8 +398,9 @@ impl<'a> Network<'a> {
         let tasks = &self.demands.tasks;
         let lines = (1.0 - self.near_share()) * tasks.lines;
         let user = tasks.user / (tasks.sys + tasks.user + lines).max(f64::MIN_POSITIVE);
-        let targets = self.targets.len() as f64;
-        let polling = self.polls.iter().zip(&self.cpus).map(|(share, cpu)| share * cpu.batch);
+        let targets = self.layout.targets.len() as f64;
+        let polling =
+            self.layout.polls.iter().zip(&self.cpus).map(|(share, cpu)| share * cpu.batch);
         let clump = (polling.sum::<f64>() / targets).max(1.0);
         let visible = |cpu: &CpuState| {
             let has_vector = cpu.batch > 0.0;
@@ -460,7 +428,7 @@ impl<'a> Network<'a> {
                 (limit, Some(self.latency * 1e6))
             }
         };
-        let has_packets = !self.polled.is_empty();
+        let has_packets = !self.layout.polled.is_empty();
         Prediction {
             rate: self.rate,
             latency_us,

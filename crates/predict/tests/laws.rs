@@ -143,13 +143,26 @@ proptest! {
     }
 
     #[test]
-    fn a_faster_clock_does_not_hurt((scenario, setting) in any_case()) {
-        let values = Table::built_in().unwrap().values();
-        let mut faster = scenario.clone();
-        faster.machine.ghz *= 2.0;
-        let slow = predict(&scenario, &setting, &values).rate;
-        let fast = predict(&faster, &setting, &values).rate;
-        prop_assert!(fast >= slow * 0.97, "{fast} after {slow}");
+    fn a_faster_clock_does_not_hurt(
+        (scenario, setting) in any_case(), forwards in any::<bool>(),
+    ) {
+        for slow in [scenario.clone(), filled(scenario, forwards)] {
+            let mut fast = slow.clone();
+            fast.machine.ghz *= 2.0;
+            let [slow, fast] = [slow, fast].map(|it| rate(&it, &setting));
+            prop_assert!(fast >= slow * 0.99, "{fast} after {slow}");
+        }
+    }
+
+    #[test]
+    fn idle_cpus_do_not_hurt_where_each_stage_stays(
+        (scenario, setting) in any_case(), forwards in any::<bool>(), more in 1_u32..64,
+    ) {
+        let few = filled(scenario, forwards);
+        let mut many = few.clone();
+        many.machine.cores.extend(1000..1000 + more);
+        let [few, many] = [few, many].map(|it| rate(&it, &setting));
+        prop_assert!(many >= few * 0.999, "{many} after {few}");
     }
 
     #[test]
@@ -158,8 +171,7 @@ proptest! {
     ) {
         let values = Table::built_in().unwrap().values();
         let mut out = |offered| {
-            let load = Forward { offered, two_way, frame_bytes: 64.0, filter: Filter::None };
-            scenario.load = Load::Forward(load);
+            scenario.load = forward(offered, two_way);
             predict(&scenario, &setting, &values)
         };
         let (less, more) = (out(offered), out(1.5 * offered));
@@ -172,16 +184,33 @@ proptest! {
 
     #[test]
     fn more_instances_hardly_get_less((scenario, setting) in any_case()) {
-        let values = Table::built_in().unwrap().values();
         let mut more = scenario.clone();
         if let Load::RequestResponse(load) = &mut more.load {
             load.instances *= 1.5;
         }
-        let few = predict(&scenario, &setting, &values).rate;
-        let many = predict(&more, &setting, &values).rate;
+        let [few, many] = [scenario, more].map(|it| rate(&it, &setting));
         // Near saturation the rounds may end before the fixed point.
         prop_assert!(many >= few * 0.85, "{many} after {few}");
     }
+}
+
+/// The scenario with more than fits: of requests, whose readers stay where they are, or of packets
+/// to forward.
+fn filled(mut scenario: Scenario, forwards: bool) -> Scenario {
+    let cpus = CpuSet::first(scenario.machine.cpu_count() as u32);
+    match &mut scenario.load {
+        Load::RequestResponse(load) if !forwards => (load.instances, load.cpus) = (1e5, cpus),
+        load => *load = forward(1e8, false),
+    }
+    scenario
+}
+
+fn forward(offered: f64, two_way: bool) -> Load {
+    Load::Forward(Forward { offered, two_way, frame_bytes: 64.0, filter: Filter::None })
+}
+
+fn rate(scenario: &Scenario, setting: &Setting) -> f64 {
+    predict(scenario, setting, &Table::built_in().unwrap().values()).rate
 }
 
 /// Throughput of `customers` who think for `think` and share one server, `demand` each: exact mean
