@@ -101,6 +101,7 @@ struct Network<'a> {
     change: f64,
     /// Share of the way to its result that a round goes.
     step: f64,
+    most_step: f64,
     latency: f64,
     ipis: f64,
     interrupts: f64,
@@ -136,6 +137,7 @@ impl<'a> Network<'a> {
             limit: Limit::Load,
             change: 0.0,
             step: 0.5,
+            most_step: 0.5,
             latency: 0.0,
             ipis: 0.0,
             interrupts: 0.0,
@@ -163,15 +165,18 @@ impl<'a> Network<'a> {
         new
     }
 
-    /// Goes a part of the way to a new rate, and returns its relative change.
-    fn go_to(&mut self, new: f64) -> f64 {
-        let change = (new - self.rate) / new;
-        // Where two stations depend on each other the rate may swing: then smaller steps.
-        self.step = if change * self.change < 0.0 {
-            (self.step * 0.6).max(LEAST_STEP)
+    /// Goes a part of the way to a new rate, and returns the greatest relative change, of the rate
+    /// or another one.
+    fn go_to(&mut self, new: f64, others: impl Iterator<Item = f64>) -> f64 {
+        let greater = |a: f64, b: f64| if b.abs() > a.abs() { b } else { a };
+        let change = others.fold((new - self.rate) / new, greater);
+        // What depends on each other may swing: then smaller steps, and ever smaller ones.
+        if change * self.change < 0.0 {
+            self.most_step = (self.most_step * 0.95).max(LEAST_STEP);
+            self.step = (self.step * 0.6).max(LEAST_STEP);
         } else {
-            (self.step * 1.1).min(0.5)
-        };
+            self.step = (self.step * 1.1).min(self.most_step);
+        }
         self.change = change;
         self.rate += self.step * (new - self.rate);
         change.abs()
@@ -197,14 +202,15 @@ impl<'a> Network<'a> {
             .collect();
         let (full, limit) = self.fullest(&times, others.into_iter());
         self.limit = if full < ROOM { Limit::Load } else { limit };
-        let mut change = self.go_to((rate / full.max(f64::MIN_POSITIVE)).min(offered));
+        let new = (rate / full.max(f64::MIN_POSITIVE)).min(offered);
+        let softirqs = self.cpus.iter().map(|cpu| cpu.softirq.busy).collect::<Vec<_>>();
+        let busier = softirqs.iter().zip(&times).map(|(busy, it)| it.softirq.min(1.0) - busy);
+        let change = self.go_to(new, busier);
         let step = self.step;
         for ((cpu, time), at) in self.cpus.iter_mut().zip(times).zip(0..) {
             let demand = taken.loads.on(CpuId(at)).softirq;
             let wait = demand / (1.0 - cpu.softirq.busy).max(1.0 / MOST_BATCH);
-            let busy = cpu.softirq.busy;
             cpu.softirq.update(self.rate, demand, 1.0, wait, step);
-            change = change.max((cpu.softirq.busy - busy).abs() / step);
             cpu.task = time.sys.min(cpu.room);
         }
         change
@@ -255,7 +261,7 @@ impl<'a> Network<'a> {
         let link = self.link.residence_of_constant(self.demands.link, customers);
         time += reading + asking + 2.0 * link;
 
-        let change = self.go_to(customers / time);
+        let change = self.go_to(customers / time, std::iter::empty());
         let (rate, step) = (self.rate, self.step);
         self.latency = time;
         for ((at, cpu), residence) in self.cpus.iter_mut().enumerate().zip(residences) {

@@ -146,12 +146,11 @@ proptest! {
     fn a_faster_clock_does_not_hurt(
         (scenario, setting) in any_case(), forwards in any::<bool>(),
     ) {
-        for slow in [scenario.clone(), filled(scenario, forwards)] {
-            let mut fast = slow.clone();
-            fast.machine.ghz *= 2.0;
-            let [slow, fast] = [slow, fast].map(|it| rate(&it, &setting));
-            prop_assert!(fast >= slow * 0.99, "{fast} after {slow}");
-        }
+        let slow = filled(scenario, forwards);
+        let mut fast = slow.clone();
+        fast.machine.ghz *= 2.0;
+        let [slow, fast] = [slow, fast].map(|it| rate(&it, &setting));
+        prop_assert!(fast >= slow * 0.98, "{fast} after {slow}");
     }
 
     #[test]
@@ -177,7 +176,7 @@ proptest! {
         let (less, more) = (out(offered), out(1.5 * offered));
         let all = if two_way { 2.0 * offered } else { offered };
         prop_assert!(less.rate <= all * 1.0001);
-        prop_assert!(more.rate >= less.rate * 0.99, "{} after {}", more.rate, less.rate);
+        prop_assert!(more.rate >= less.rate * 0.999, "{} after {}", more.rate, less.rate);
         prop_assert!(less.limit != Limit::Load || less.rate >= all * 0.999, "{less:?}");
         prop_assert!(more.cpus.iter().all(|cpu| cpu.softirq <= 1.001), "{more:?}");
     }
@@ -190,7 +189,7 @@ proptest! {
         }
         let [few, many] = [scenario, more].map(|it| rate(&it, &setting));
         // Near saturation the rounds may end before the fixed point.
-        prop_assert!(many >= few * 0.85, "{many} after {few}");
+        prop_assert!(many >= few * 0.95, "{many} after {few}");
     }
 }
 
