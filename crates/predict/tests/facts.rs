@@ -119,11 +119,11 @@ fn a_service_on_idle_cpus_loses_nothing_and_no_cpu_does_more_than_it_has_time_fo
     );
 }
 
-/// One stream of a server of today: 42 Gbit/s.
+/// Cai et al., SIGCOMM 2021: a core of 3.4 GHz receives 42 Gbit/s and could send more.
 #[test]
-fn a_sender_of_today_needs_a_quarter_of_the_time_for_a_byte() {
+fn one_core_of_today_streams_some_42_gbit_per_second() {
     let text = include_str!("../../../cases/predict/send.toml");
-    let new = [("machine.kernel", "6.1"), ("machine.ghz", "3.5"), ("nic.gbit", "100")];
+    let new = [("machine.kernel", "5.4"), ("machine.ghz", "3.4"), ("nic.gbit", "100")];
     let out = predicted(&described(text, &new), "none");
     assert!((33e9..50e9).contains(&out.rate) && out.limit == Limit::Threads, "{}", out.rate);
 }
