@@ -85,7 +85,7 @@ pub(crate) struct Demands {
 
 impl Demands {
     pub(crate) fn new(scenario: &Scenario, setting: &Setting, values: &Values) -> Self {
-        let prices = Prices::described(&scenario.machine, values);
+        let prices = Prices::new(&scenario.machine, *values);
         match &scenario.load {
             Load::RequestResponse(load) => requests(scenario, load, setting, prices),
             Load::Forward(load) => forward(scenario, load, setting, prices),

@@ -9,7 +9,7 @@ use toml::{Table, Value};
 
 use crate::scenario::{
     Changes, Filter, Forward, Kernel, Load, Machine, Nic, Protocol, RequestResponse, Scenario,
-    Send, Service, Setting,
+    Send, Service, Setting, USUAL_CLOCK,
 };
 
 /// A scenario with its settings.
@@ -140,9 +140,8 @@ fn one() -> u32 {
     1
 }
 
-/// Clock of a server where none is stated (GHz).
 fn usual_clock() -> f64 {
-    2.5
+    USUAL_CLOCK
 }
 
 /// Text, also without quotes where it reads as a number: `irq = 7`, `kernel = 6.1`.
@@ -178,9 +177,8 @@ impl TryFrom<Text> for KernelVersion {
     type Error = String;
 
     fn try_from(Text(text): Text) -> Result<Self, String> {
-        let major: u32 = (text.split('.').next().and_then(|it| it.parse().ok()))
-            .ok_or_else(|| format!("{text:?}: write a kernel version, as 6.12"))?;
-        Ok(Self(if major < 4 { Kernel::Old } else { Kernel::Recent }))
+        let kernel = Kernel::of(&text);
+        Ok(Self(kernel.ok_or_else(|| format!("{text:?}: write a kernel version, as 6.12"))?))
     }
 }
 

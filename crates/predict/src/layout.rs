@@ -49,21 +49,25 @@ impl Layout {
             processes[cpu.0 as usize] = *share;
         }
         let siblings = siblings(cores);
+        let kinds = kinds(demands, cores.len());
         let mut polled = Vec::new();
-        for (cpus, kinds) in alike(demands, &processes, &siblings) {
+        for cpus in alike(demands, &kinds, &processes, &siblings) {
             let here = [(CpuId(cpus[0] as u32), 1.0)];
-            polled.extend(kinds.into_iter().map(|(packets, parts)| Polled {
-                cpus: cpus.clone(),
-                packets: packets * cpus.len() as f64,
-                parts,
-                placed: Placement {
-                    poll: here.into(),
-                    protocol: protocol.clone().filter(|_| parts.protocol > 0.0),
-                    steered: 0.0,
-                    batch: 1.0,
-                    begun: 1.0,
-                    is_threaded: false,
-                },
+            polled.extend(kinds[cpus[0]].iter().map(|(kind, packets)| {
+                let [poll, after] = kind.map(f64::from_bits);
+                Polled {
+                    cpus: cpus.clone(),
+                    packets: packets * cpus.len() as f64,
+                    parts: Parts { poll, begin: 0.0, protocol: after },
+                    placed: Placement {
+                        poll: here.into(),
+                        protocol: protocol.clone().filter(|_| after > 0.0),
+                        steered: 0.0,
+                        batch: 1.0,
+                        begun: 1.0,
+                        is_threaded: false,
+                    },
+                }
             }));
         }
         let targets = protocol.iter().flatten().map(|(cpu, _)| cpu.0 as usize).collect();
@@ -82,17 +86,26 @@ fn siblings(cores: &[u32]) -> Vec<Vec<usize>> {
     cores.iter().enumerate().map(others).collect()
 }
 
-/// CPUs that are alike, and what each of them polls.
-fn alike(
-    demands: &Demands,
-    processes: &[f64],
-    siblings: &[Vec<usize>],
-) -> Vec<(Vec<usize>, Vec<(f64, Parts)>)> {
-    let mut kinds: Vec<BTreeMap<[u64; 2], f64>> = vec![BTreeMap::new(); processes.len()];
+/// Packets by the times of their poll and their protocol, as bits.
+type Kinds = BTreeMap<[u64; 2], f64>;
+
+/// What each CPU polls.
+fn kinds(demands: &Demands, cpus: usize) -> Vec<Kinds> {
+    let mut kinds = vec![Kinds::new(); cpus];
     for stream in &demands.streams {
-        let kind = [stream.parts.poll.to_bits(), stream.parts.protocol.to_bits()];
+        let kind = [stream.parts.poll, stream.parts.protocol].map(f64::to_bits);
         *kinds[stream.cpu].entry(kind).or_default() += stream.packets;
     }
+    kinds
+}
+
+/// The CPUs that poll, those together that are alike.
+fn alike(
+    demands: &Demands,
+    kinds: &[Kinds],
+    processes: &[f64],
+    siblings: &[Vec<usize>],
+) -> Vec<Vec<usize>> {
     // Sums of equal shares differ in the last bits.
     let rounded = |share: &f64| (share * 1e9).round() as u64;
     let may = &demands.tasks.cpus;
@@ -102,20 +115,12 @@ fn alike(
         (kinds, rounded(&processes[cpu]), may_run)
     };
     let mut alike: BTreeMap<_, Vec<usize>> = BTreeMap::new();
-    for cpu in (0..processes.len()).filter(|cpu| !kinds[*cpu].is_empty()) {
+    for cpu in (0..kinds.len()).filter(|cpu| !kinds[*cpu].is_empty()) {
         let mut others: Vec<_> = siblings[cpu].iter().map(|other| own(*other)).collect();
         others.sort_unstable();
         alike.entry((own(cpu), others)).or_default().push(cpu);
     }
-    let parts = |[poll, protocol]: [u64; 2]| {
-        let (poll, protocol) = (f64::from_bits(poll), f64::from_bits(protocol));
-        Parts { poll, begin: 0.0, protocol }
-    };
-    let each = |cpus: Vec<usize>| {
-        let kinds = kinds[cpus[0]].iter().map(|(kind, it)| (*it, parts(*kind))).collect();
-        (cpus, kinds)
-    };
-    alike.into_values().map(each).collect()
+    alike.into_values().collect()
 }
 
 #[cfg(test)]

@@ -24,6 +24,7 @@ pub mod forecast;
 pub mod judge;
 pub(crate) mod loads;
 pub(crate) mod placement;
+pub(crate) mod prices;
 pub mod proposal;
 pub mod received;
 pub(crate) mod resplit;

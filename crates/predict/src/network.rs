@@ -31,8 +31,8 @@ const LEAST_STEP: f64 = 0.02;
 /// CPUs that share a cache, where a woken reader's CPU is searched.
 const SHARE_CACHE: i32 = 8;
 
-/// Relative change of the rate at which the fixed point is found.
-const PRECISION: f64 = 1e-6;
+/// Relative change at which the fixed point is found: the fit takes derivatives.
+const PRECISION: f64 = 1e-9;
 
 /// What is used less than this limits nothing.
 const ROOM: f64 = 0.8;
@@ -116,7 +116,7 @@ impl<'a> Network<'a> {
         let may = &demands.tasks.cpus;
         let rate = match demands.amount {
             Amount::UnderWay { instances, .. } => {
-                instances / (demands.prices.values.round_trip * 1e-6 + 1e-4)
+                instances / (demands.prices.values.round_trip * 1e-6)
             }
             Amount::Offered(rate) => rate.min(1.0 / demands.link),
         };

@@ -1,64 +1,34 @@
-//! What the steps cost on the observed machine (ns): measured on it where that was done, else from
-//! the parameters.
+//! What the steps of a packet cost (ns): by the machine's weights where distances are known, else
+//! from the parameters.
 
 use netsilo_model::cost::weights::Costs;
-use netsilo_model::derive::analysis::Analysis;
-use netsilo_model::derive::receive_work::Bounds;
-use netsilo_model::derive::seen_costs::machine_costs;
 use netsilo_model::machine::topology::Distance;
 
-use crate::live::unknowns::{Assumptions, End};
-use crate::live::work::Queue;
+use crate::live::unknowns::Assumptions;
 use crate::parameters::Values;
-use crate::scenario::{Kernel, Machine};
-
-/// Clock where the observation does not say it (GHz).
-const USUAL_CLOCK: f64 = 2.5;
-
-/// Least and greatest share of softirq time after driver and GRO, where it was not sampled
-/// (evidence/verdicts.md).
-const PROTOCOL: (f64, f64) = (0.3, 0.85);
-
-/// The same for packets of at most [`SMALL_BYTES`], which GRO cannot merge.
-const PROTOCOL_OF_SMALL: (f64, f64) = (0.45, 0.85);
-
-/// Mean packet size in bytes up to which packets are small.
-const SMALL_BYTES: f64 = 512.0;
+use crate::scenario::Machine;
 
 /// What the steps cost, under one set of assumptions.
 #[derive(Debug)]
 pub(crate) struct Prices {
     pub(crate) values: Values,
     /// Costs by distance; `None` where distances are not known.
-    costs: Option<Costs>,
+    pub(crate) costs: Option<Costs>,
     /// Nanoseconds of one cycle of the parameters.
-    unit: f64,
+    pub(crate) unit: f64,
     /// The same of one that is spent on a byte.
-    byte_unit: f64,
+    pub(crate) byte_unit: f64,
     /// Factor on IPIs where they have no cost by distance.
-    ipi: f64,
+    pub(crate) ipi: f64,
     /// What is assumed of the costs.
-    assumptions: Assumptions,
+    pub(crate) assumptions: Assumptions,
 }
 
 impl Prices {
-    /// The prices of a machine.
-    pub(crate) fn new(analysis: &Analysis<'_>, values: Values, assumptions: Assumptions) -> Self {
-        let machine = machine(analysis);
+    /// The prices of a machine, without distances.
+    pub(crate) fn new(machine: &Machine, values: Values) -> Self {
         Self {
             values,
-            costs: Some(machine_costs(analysis).costs),
-            unit: values.ns_per_cycle(&machine),
-            byte_unit: values.ns_per_byte_cycle(&machine),
-            ipi: values.ipi_factor(&machine),
-            assumptions,
-        }
-    }
-
-    /// The prices of a machine that a file describes.
-    pub(crate) fn described(machine: &Machine, values: &Values) -> Self {
-        Self {
-            values: *values,
             costs: None,
             unit: values.ns_per_cycle(machine),
             byte_unit: values.ns_per_byte_cycle(machine),
@@ -146,62 +116,9 @@ impl Prices {
         self.lines_of(distance, |it| it.device_lines_per_packet)
     }
 
-    /// Share of a packet's softirq time after driver and GRO.
-    pub(crate) fn protocol_share(&self, queue: &Queue<'_>, sampled: Option<Bounds>) -> f64 {
-        let Bounds { least, likely, most } = self.protocol_bounds(queue, sampled);
-        match self.assumptions.division {
-            End::Worst => least,
-            End::Likely => likely,
-            End::Best => most,
-        }
-    }
-
-    /// The likely share, and the ends of its range.
-    pub(crate) fn protocol_bounds(&self, queue: &Queue<'_>, sampled: Option<Bounds>) -> Bounds {
-        sampled.unwrap_or_else(|| self.usual_share(queue))
-    }
-
-    /// The same where it was not sampled.
-    fn usual_share(&self, queue: &Queue<'_>) -> Bounds {
-        let values = &self.values;
-        let protocol = if queue.is_forwarded() {
-            values.forward
-        } else {
-            queue.udp * values.udp
-                + (1.0 - queue.udp) * values.tcp
-                + values.wakeup * queue.wakeups.values().sum::<f64>() / queue.packets
-        };
-        let poll = values.poll
-            + values.poll_byte * queue.bytes
-            + values.completion
-            + values.interrupt / queue.batch;
-        let likely = protocol / (poll + protocol);
-        // Packets of unknown size may be large.
-        let is_small = queue.bytes > 0.0 && queue.bytes <= SMALL_BYTES;
-        let (least, most) = if is_small { PROTOCOL_OF_SMALL } else { PROTOCOL };
-        Bounds { least: likely.min(least), likely, most: likely.max(most) }
-    }
-
     /// How much slower a CPU is whose sibling is busy for this share of the time.
     pub(crate) fn slow(&self, sibling_busy: f64) -> f64 {
         let smt = self.assumptions.smt.unwrap_or(self.values.smt);
         1.0 + (2.0 / smt - 1.0).max(0.0) * sibling_busy.min(1.0)
-    }
-}
-
-/// The machine as the parameters need it.
-fn machine(analysis: &Analysis<'_>) -> Machine {
-    let snapshot = analysis.after();
-    let major = snapshot.machine.release.split('.').next().and_then(|it| it.parse::<u32>().ok());
-    let clocks = snapshot.audit.as_ref().map(|audit| &audit.cpus);
-    let clock = clocks.and_then(|cpus| {
-        let fastest = cpus.values().filter_map(|cpu| cpu.max_khz).max()?;
-        Some(fastest as f64 / 1e6)
-    });
-    Machine {
-        cores: Vec::new(),
-        ghz: clock.unwrap_or(USUAL_CLOCK),
-        kernel: if major.is_some_and(|major| major < 4) { Kernel::Old } else { Kernel::Recent },
-        is_virtual: snapshot.machine.virtual_machine == Some(true),
     }
 }

@@ -38,6 +38,17 @@ pub enum Kernel {
     Recent,
 }
 
+impl Kernel {
+    /// By its release, as `6.12`; `None` if this is no release.
+    pub fn of(release: &str) -> Option<Self> {
+        let major: u32 = release.split('.').next()?.parse().ok()?;
+        Some(if major < 4 { Self::Old } else { Self::Recent })
+    }
+}
+
+/// Clock of a server where none is stated (GHz).
+pub const USUAL_CLOCK: f64 = 2.5;
+
 impl Machine {
     /// Number of CPUs.
     pub fn cpu_count(&self) -> usize {

@@ -1,5 +1,7 @@
 //! Known results, and what must hold for any scenario.
 
+#![allow(clippy::unwrap_used, reason = "helpers of tests are tests too")]
+
 use netsilo_model::machine::cpuset::CpuSet;
 use netsilo_predict::limit::Limit;
 use netsilo_predict::parameters::Table;

@@ -107,7 +107,7 @@ fn add(sum: &mut Shares, shares: &Shares, part: f64) {
 fn ipis(work: &Work<'_>, values: &Values, placement: impl Fn(usize) -> Placement) -> f64 {
     /// Time of a packet where it was not measured (ns); IPIs do not depend on it.
     const ANY: f64 = 1000.0;
-    let prices = Prices::new(work.analysis, *values, Assumptions::default());
+    let prices = Prices::observed(work.analysis, *values, Assumptions::default());
     let mut loads = Loads::default();
     for (number, queue) in work.queues.iter().enumerate() {
         let queue = Queue { ns: queue.ns.or(Some(ANY)), ..queue.clone() };

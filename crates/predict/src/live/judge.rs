@@ -107,7 +107,7 @@ impl<'a> Judge<'a> {
         let present: Vec<Placement> =
             queues.map(|number| Placement::present(&work, number)).collect();
         let assume = |assumptions| {
-            let prices = Prices::new(work.analysis, values, assumptions);
+            let prices = Prices::observed(work.analysis, values, assumptions);
             let before = loads(&work, &prices, &present, &present);
             let full = full(&work, &present, &work.cpus);
             let full = loads(&work, &prices, &present, &full);
