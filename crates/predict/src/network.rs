@@ -12,6 +12,7 @@ use netsilo_model::machine::topology::Distance;
 use crate::demands::{Amount, Demands};
 use crate::layout::{Layout, Polled};
 use crate::limit::{Limit, Used, fullest};
+use crate::live::claim::FULL;
 use crate::live::work::MOST_BATCH;
 use crate::loads::{Cpus, Loads, Steps};
 use crate::prediction::{CpuTime, Prediction};
@@ -33,9 +34,6 @@ const SHARE_CACHE: i32 = 8;
 
 /// Relative change at which the fixed point is found: the fit takes derivatives.
 const PRECISION: f64 = 1e-9;
-
-/// What is used less than this limits nothing.
-const ROOM: f64 = 0.8;
 
 /// Packets that one `net_rx_action` handles at most (`net.core.netdev_budget`).
 const BUDGET: f64 = 300.0;
@@ -73,6 +71,11 @@ impl CpuState {
     fn busy(&self) -> f64 {
         (self.softirq.busy + self.task).min(1.0)
     }
+}
+
+/// The change that is further from 0.
+fn greater(a: f64, b: f64) -> f64 {
+    if b.abs() > a.abs() { b } else { a }
 }
 
 /// What a unit takes in one round.
@@ -146,7 +149,7 @@ impl<'a> Network<'a> {
         }
     }
 
-    /// One round of the fixed point; returns the relative change of the rate.
+    /// One round of the fixed point; returns the greatest relative change.
     fn round(&mut self) -> f64 {
         for at in 0..self.cpus.len() {
             let others = self.layout.siblings[at].iter().map(|other| self.cpus[*other].busy());
@@ -156,20 +159,19 @@ impl<'a> Network<'a> {
         }
         let room: f64 = self.cpus.iter().map(|cpu| cpu.room).sum();
         let taken = self.take(room);
-        let new = match self.demands.amount {
+        let change = match self.demands.amount {
             Amount::UnderWay { instances, client } => self.closed(&taken, room, instances, client),
             Amount::Offered(rate) => self.open(&taken, room, rate),
         };
         (self.task, self.burst_wait) = (taken.task, taken.burst_wait);
         (self.ipis, self.interrupts) = (self.rate * taken.ipis, self.rate * taken.interrupts);
-        new
+        change
     }
 
-    /// Goes a part of the way to a new rate, and returns the greatest relative change, of the rate
-    /// or another one.
-    fn go_to(&mut self, new: f64, others: impl Iterator<Item = f64>) -> f64 {
-        let greater = |a: f64, b: f64| if b.abs() > a.abs() { b } else { a };
-        let change = others.fold((new - self.rate) / new, greater);
+    /// Goes a part of the way to a new rate, and returns the greater relative change: the rate's or
+    /// the other one.
+    fn go_to(&mut self, new: f64, other: f64) -> f64 {
+        let change = greater((new - self.rate) / new, other);
         // What depends on each other may swing: then smaller steps, and ever smaller ones.
         if change * self.change < 0.0 {
             self.most_step = (self.most_step * 0.95).max(LEAST_STEP);
@@ -201,10 +203,10 @@ impl<'a> Network<'a> {
             })
             .collect();
         let (full, limit) = self.fullest(&times, others.into_iter());
-        self.limit = if full < ROOM { Limit::Load } else { limit };
+        self.limit = if full < FULL { Limit::Load } else { limit };
         let new = (rate / full.max(f64::MIN_POSITIVE)).min(offered);
-        let softirqs = self.cpus.iter().map(|cpu| cpu.softirq.busy).collect::<Vec<_>>();
-        let busier = softirqs.iter().zip(&times).map(|(busy, it)| it.softirq.min(1.0) - busy);
+        let busier = |(cpu, it): (&CpuState, &CpuTime)| it.softirq.min(1.0) - cpu.softirq.busy;
+        let busier = self.cpus.iter().zip(&times).map(busier).fold(0.0, greater);
         let change = self.go_to(new, busier);
         let step = self.step;
         for ((cpu, time), at) in self.cpus.iter_mut().zip(times).zip(0..) {
@@ -261,7 +263,7 @@ impl<'a> Network<'a> {
         let link = self.link.residence_of_constant(self.demands.link, customers);
         time += reading + asking + 2.0 * link;
 
-        let change = self.go_to(customers / time, std::iter::empty());
+        let change = self.go_to(customers / time, 0.0);
         let (rate, step) = (self.rate, self.step);
         self.latency = time;
         for ((at, cpu), residence) in self.cpus.iter_mut().enumerate().zip(residences) {
@@ -428,7 +430,7 @@ impl<'a> Network<'a> {
                     (self.link.busy, Limit::Link(String::new())),
                     (self.threads.busy, self.threads_limit()),
                     (self.client.busy, Limit::Client),
-                    (ROOM, Limit::Load),
+                    (FULL, Limit::Load),
                 ];
                 let limit = self.fullest(&cpus, others.into_iter()).1;
                 (limit, Some(self.latency * 1e6))

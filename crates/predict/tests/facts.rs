@@ -119,6 +119,13 @@ fn a_service_on_idle_cpus_loses_nothing_and_no_cpu_does_more_than_it_has_time_fo
     );
 }
 
+#[test]
+fn readers_run_on_the_cpus_of_the_load_alone() {
+    let out = predicted(&described(REQUESTS, &[("load.cpus", "4-7")]), "none");
+    let runs = out.cpus.iter().map(|cpu| cpu.usr > 0.0);
+    assert_eq!(runs.collect::<Vec<_>>(), [[false; 4], [true; 4], [false; 4], [false; 4]].concat());
+}
+
 /// Cai et al., SIGCOMM 2021: a core of 3.4 GHz receives 42 Gbit/s and could send more.
 #[test]
 fn one_core_of_today_streams_some_42_gbit_per_second() {
