@@ -48,6 +48,25 @@ impl Loads {
         &mut self.cpus[at]
     }
 
+    /// The same with the first loads gone and the second ones come: exactly the same if these are
+    /// equal.
+    pub(crate) fn changed(&self, gone: &Self, come: &Self) -> Self {
+        if gone == come {
+            return self.clone();
+        }
+        let mut all = self.clone();
+        for (loads, sign) in [(gone, -1.0), (come, 1.0)] {
+            for (load, cpu) in loads.cpus.iter().zip(0..) {
+                let sum = all.on_mut(CpuId(cpu));
+                sum.softirq += sign * load.softirq;
+                sum.task += sign * load.task;
+            }
+            all.ipis += sign * loads.ipis;
+            all.path = all.path.plus(loads.path.times(sign));
+        }
+        all
+    }
+
     /// Divides the loads of these CPUs evenly among them.
     pub(crate) fn level(&mut self, cpus: &[usize]) {
         let of = |cpu: &usize| CpuId(*cpu as u32);
@@ -90,6 +109,18 @@ impl Path {
     /// The times in the order of [`Self::NAMES`].
     pub fn to_array(self) -> [f64; 6] {
         [self.poll, self.protocol, self.steering, self.ipis, self.wakeups, self.lines]
+    }
+
+    #[must_use]
+    fn plus(self, other: Self) -> Self {
+        Self {
+            poll: self.poll + other.poll,
+            protocol: self.protocol + other.protocol,
+            steering: self.steering + other.steering,
+            ipis: self.ipis + other.ipis,
+            wakeups: self.wakeups + other.wakeups,
+            lines: self.lines + other.lines,
+        }
     }
 
     /// The same, each stage times this.

@@ -3,11 +3,13 @@
 //! Everything that asks what a change would do asks here: `predict`, `plan` and `tune`, and the
 //! verdicts and findings of `check`.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet, HashSet};
 
+use netsilo_model::change::{Change, Target};
 use netsilo_model::derive::analysis::Analysis;
 use netsilo_model::derive::receive_work::Bounds;
 use netsilo_model::machine::cpuset::{CpuId, CpuSet};
+use netsilo_model::machine::ids::Irq;
 use netsilo_model::snapshot::host::Snapshot;
 use netsilo_model::snapshot::netdev::Netdev;
 use netsilo_trial::stats::Estimate;
@@ -31,31 +33,39 @@ const NINE_OF_TEN: f64 = 1.645;
 
 /// Where the work runs under a setting.
 struct Placed {
-    /// Each queue's packets, with flows as uneven as they may be, as likely, as even as may be.
-    ways: [Vec<Placement>; 3],
+    /// The queues whose packets run elsewhere than now, by number: with flows as uneven as they may
+    /// be, as likely, as even as may be.
+    moved: BTreeMap<usize, [Placement; 3]>,
     /// What another XPS moves; `None` if that is not known.
     sent: Option<Moved>,
 }
 
 impl Placed {
-    fn new(work: &Work<'_>, settings: &Snapshot) -> Self {
-        let way = |flows| {
-            let queues = 0..work.queues.len();
-            queues.map(|number| Placement::new(work, number, settings, flows)).collect()
+    /// The placement of the judge's work under `settings`, which `changes` made of the present ones;
+    /// `None`: anything may differ.
+    fn new(judge: &Judge<'_>, settings: &Snapshot, changes: Option<&[Change]>) -> Self {
+        let Judge { work, present, .. } = judge;
+        let ways = |number| {
+            let way = |flows| Placement::new(work, number, settings, flows);
+            (number, [End::Worst, End::Likely, End::Best].map(way))
         };
-        Self {
-            ways: [End::Worst, End::Likely, End::Best].map(way),
-            sent: completions::moved(work, settings),
-        }
+        let placed = judge.touched(settings, changes).map(ways);
+        let is_moved = |(number, ways): &(usize, [Placement; 3])| {
+            ways.iter().any(|way| *way != present[*number])
+        };
+        Self { moved: placed.filter(is_moved).collect(), sent: completions::moved(work, settings) }
     }
 
-    fn queues(&self, flows: End) -> &[Placement] {
-        let [worst, likely, best] = &self.ways;
-        match flows {
-            End::Worst => worst,
-            End::Likely => likely,
-            End::Best => best,
-        }
+    /// The queues whose packets run elsewhere than now.
+    fn moved(&self, flows: End) -> impl Iterator<Item = (usize, &Placement)> {
+        self.moved.iter().map(move |(number, [worst, likely, best])| {
+            let way = match flows {
+                End::Worst => worst,
+                End::Likely => likely,
+                End::Best => best,
+            };
+            (*number, way)
+        })
     }
 
     /// Whether another XPS moves something, as far as that is known.
@@ -64,7 +74,7 @@ impl Placed {
     }
 
     fn is_as_observed(&self, present: &[Placement]) -> bool {
-        self.queues(End::Likely) == present && !self.moves_sent()
+        self.moved(End::Likely).all(|(number, it)| *it == present[number]) && !self.moves_sent()
     }
 
     /// What was not measured.
@@ -94,6 +104,10 @@ pub struct Judge<'a> {
     work: Work<'a>,
     /// Where each queue's packets run now.
     present: Vec<Placement>,
+    /// The queues that the last snapshot places otherwise than they were observed.
+    others: BTreeSet<usize>,
+    /// The queues that each CPU polls.
+    polled_on: BTreeMap<CpuId, Vec<usize>>,
     likely: Assumed,
     ends: Vec<[Assumed; 2]>,
 }
@@ -115,16 +129,107 @@ impl<'a> Judge<'a> {
         };
         let ends = Unknown::ALL.map(|unknown| unknown.ends(work.analysis).map(assume));
         let likely = assume(Assumptions::default());
-        Self { likely, ends: ends.into(), present, observed, work }
+        let mut polled_on: BTreeMap<CpuId, Vec<usize>> = BTreeMap::new();
+        for (number, queue) in work.queues.iter().enumerate() {
+            queue.polled.keys().for_each(|cpu| polled_on.entry(*cpu).or_default().push(number));
+        }
+        let is_other = |number: &usize| {
+            let after = Placement::new(&work, *number, work.analysis.after(), End::Likely);
+            after != present[*number]
+        };
+        let others = (0..work.queues.len()).filter(is_other).collect();
+        Self { likely, ends: ends.into(), present, others, polled_on, observed, work }
     }
 
-    /// The loads where queues are placed so.
-    fn loads(&self, it: &Assumed, to: &[Placement], sent: Option<&Moved>) -> Loads {
-        let mut loads = loads(&self.work, &it.prices, &self.present, to);
-        if let Some(sent) = sent {
-            sent.add(&self.work, &it.prices, &mut loads);
+    /// The queues that these changes may move, with those that are not as they were observed.
+    fn touched(
+        &self,
+        settings: &Snapshot,
+        changes: Option<&[Change]>,
+    ) -> impl Iterator<Item = usize> {
+        let targets = || changes.into_iter().flatten().map(|change| &change.target);
+        let netdevs: HashSet<&str> =
+            targets().filter_map(|it| Some(it.netdev()?.name.as_str())).collect();
+        let irqs: HashSet<Irq> = targets()
+            .filter_map(|it| match it {
+                Target::IrqAffinity(knob) => Some(knob.irq),
+                _ => None,
+            })
+            .collect();
+        let has_kthread = targets().any(|it| matches!(it, Target::NapiThread(_)));
+        let has_table = targets().any(|it| matches!(it, Target::RpsSockFlowEntries(_)));
+        let has_flows = |netdev: &&Netdev| {
+            has_table && netdev.rx_queues.iter().any(|rx| rx.rps_flow_cnt.unwrap_or(0) > 0)
+        };
+        let with_flows: HashSet<&str> =
+            settings.netdevs.iter().filter(has_flows).map(|it| it.name.as_str()).collect();
+        let is_touched = move |number: &usize| {
+            let silo = &self.work.queues[*number].silo;
+            let name = silo.netdev.name.as_str();
+            changes.is_none()
+                || self.others.contains(number)
+                || netdevs.contains(name)
+                || with_flows.contains(name)
+                || silo.irq.as_ref().is_some_and(|irq| irqs.contains(&irq.to))
+                || has_kthread && silo.kthread.is_some()
+        };
+        let all = (0..self.work.queues.len()).filter(is_touched);
+        all.collect::<Vec<usize>>().into_iter()
+    }
+
+    /// The loads of these queues, each placed so.
+    fn loads_of<'p>(
+        &self,
+        it: &Assumed,
+        placed: impl Iterator<Item = (usize, &'p Placement)>,
+    ) -> Loads {
+        let mut loads = Loads::default();
+        for (number, placed) in placed {
+            let queue = &self.work.queues[number];
+            let now = &self.present[number];
+            loads::add(&mut loads, &self.work, &it.prices, queue, (now, placed));
         }
         loads
+    }
+
+    /// The loads where the work is placed so.
+    fn loads(&self, it: &Assumed, placed: &Placed) -> Loads {
+        let moved = || placed.moved(it.assumptions.flows);
+        let gone = self.loads_of(it, moved().map(|(number, _)| (number, &self.present[number])));
+        let mut loads = it.before.changed(&gone, &self.loads_of(it, moved()));
+        self.add_sent(it, placed, &mut loads);
+        loads
+    }
+
+    /// The same where each poll takes as many packets as it may; `cpus` spend their time so before
+    /// that.
+    fn full_loads(&self, it: &Assumed, placed: &Placed, loads: &Loads) -> Loads {
+        let (work, cpus) = (&self.work, self.cpus(it, loads));
+        let moved: BTreeMap<usize, &Placement> = placed.moved(it.assumptions.flows).collect();
+        let changed =
+            self.polled_on.iter().filter(|(cpu, _)| loads.on(**cpu) != it.before.on(**cpu));
+        let mut numbers: BTreeSet<usize> = moved.keys().copied().collect();
+        numbers.extend(changed.flat_map(|(_, numbers)| numbers));
+        let on_full = |number: usize, placed: &Placement, cpus: &BTreeMap<CpuId, CpuTime>| {
+            (number, placed.on_full_cpus(work, &work.queues[number], cpus))
+        };
+        let present = |number: usize| &self.present[number];
+        let old = numbers.iter().map(|it| on_full(*it, present(*it), &work.cpus));
+        let new = numbers
+            .iter()
+            .map(|it| on_full(*it, moved.get(it).copied().unwrap_or_else(|| present(*it)), &cpus));
+        let [old, new] = [old.collect::<Vec<_>>(), new.collect()];
+        let [gone, come] = [&old, &new]
+            .map(|all| self.loads_of(it, all.iter().map(|(number, placed)| (*number, placed))));
+        let mut full = it.full.changed(&gone, &come);
+        self.add_sent(it, placed, &mut full);
+        full
+    }
+
+    fn add_sent(&self, it: &Assumed, placed: &Placed, loads: &mut Loads) {
+        if let Some(sent) = &placed.sent {
+            sent.add(&self.work, &it.prices, loads);
+        }
     }
 
     /// How each CPU spends its time if its receive work changes from what it was to this.
@@ -181,13 +286,9 @@ impl State {
     /// Under a setting that places the queues so, compared with the machine as it is; `None`: as it
     /// is.
     fn new(judge: &Judge<'_>, as_it_is: &Judge<'_>, it: &Assumed, to: Option<&Placed>) -> Self {
-        let loads_with =
-            |placed: &Placed, queues: &[Placement]| judge.loads(it, queues, placed.sent.as_ref());
-        let to = to.map(|placed| (placed, placed.queues(it.assumptions.flows)));
-        let of_setting = to.map(|(placed, queues)| {
-            let loads = loads_with(placed, queues);
-            let full = full(&judge.work, queues, &judge.cpus(it, &loads));
-            let full = loads_with(placed, &full);
+        let of_setting = to.map(|placed| {
+            let loads = judge.loads(it, placed);
+            let full = judge.full_loads(it, placed, &loads);
             (loads, full)
         });
         let (loads, full) = of_setting.unwrap_or_else(|| (it.before.clone(), it.full.clone()));
@@ -296,7 +397,7 @@ impl Judge<'_> {
             None
         });
         let Some(supposed) = supposed else {
-            let placed = Placed::new(&self.work, &proposal.after);
+            let placed = Placed::new(self, &proposal.after, proposal.changes());
             not_modeled.extend(proposal.xps().filter(|_| !placed.moves_sent()));
             let assumed = placed.assumes().collect();
             let mut expected = self.expected(&proposal.name, self, Some(&placed));
@@ -308,7 +409,7 @@ impl Judge<'_> {
         let analysis = Analysis::new(&supposed.observation, self.work.analysis.costs);
         let Ok(other) = supposed.work(&analysis) else { return (None, Vec::new()) };
         let other = Judge::new(other, self.work.load);
-        let placed = Placed::new(&other.work, &proposal.rest(&supposed));
+        let placed = Placed::new(&other, &proposal.rest(&supposed), proposal.changes());
         not_modeled.extend(proposal.xps().filter(|_| !placed.moves_sent()));
         let assumed = supposed.assumed.iter().cloned().chain(placed.assumes()).collect();
         let expected = other.expected(&proposal.name, self, Some(&placed));
@@ -351,7 +452,8 @@ impl Judge<'_> {
         for (number, queue) in self.work.queues.iter().enumerate() {
             let Some(counted) = &queue.silo.interrupts_per_s else { continue };
             let now = &self.present[number];
-            let new = placed.map_or(now, |placed| &placed.queues(End::Likely)[number]);
+            let moved = placed.and_then(|placed| placed.moved.get(&number));
+            let new = moved.map_or(now, |[_, likely, _]| likely);
             let counted = counted.values().sum::<f64>() * self.work.load;
             sum = Some(sum.unwrap_or(0.0) + counted * now.batch / new.batch);
         }
@@ -367,9 +469,9 @@ impl Judge<'_> {
     /// one CPU is off by how much work it moves.
     fn model_ends(&self, state: &State, placed: &Placed) -> [f64; 2] {
         let (error, ratio) = (&Table::shipped().error, state.ratio());
-        let polls = self.work.queues.iter().zip(&self.present).zip(placed.queues(End::Likely));
-        let moved = polls.filter(|((_, now), then)| now.poll != then.poll);
-        let packets: f64 = moved.map(|((queue, _), _)| queue.packets).sum();
+        let polls = placed.moved(End::Likely);
+        let moved = polls.filter(|(number, then)| self.present[*number].poll != then.poll);
+        let packets: f64 = moved.map(|(number, _)| self.work.queues[number].packets).sum();
         let deviation = if packets > 0.0 {
             error.polls * packets / self.work.packets_per_s()
         } else if ratio < 1.0 || [&state.limit, &state.limit_now] == [&Limit::Cpus; 2] {

@@ -20,7 +20,7 @@ pub struct Proposal {
     pub after: Snapshot,
     /// Knobs that it changes and the model does not know.
     pub not_modeled: Vec<String>,
-    /// What it changes.
+    /// What it changes; if empty, whatever differs in `after`.
     changes: Vec<Change>,
 }
 
@@ -32,6 +32,11 @@ impl Proposal {
         let not_modeled = unknown.map(|change| change.target.to_string()).collect();
         let changes = changes.to_vec();
         Self { name: name.into(), not_modeled, after, changes }
+    }
+
+    /// What it changes; `None` if that may be anything.
+    pub(crate) fn changes(&self) -> Option<&[Change]> {
+        (!self.changes.is_empty()).then_some(&self.changes)
     }
 
     /// The machine that this setting makes of the observed one, if packets arrive on other queues

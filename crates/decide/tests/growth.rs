@@ -1,0 +1,140 @@
+//! What a look at a host costs grows no faster than the host: CPU time at four times as much of
+//! anything that a host can have many of.
+
+#![allow(clippy::unwrap_used, reason = "clippy lets only functions marked as tests do so")]
+
+use std::hint::black_box;
+use std::time::Duration;
+
+use netsilo_decide::judge::findings::check;
+use netsilo_decide::plan::{Goal, plan};
+use netsilo_decide::report::Report;
+use netsilo_model::derive::analysis::Analysis;
+use netsilo_model::machine::cpuset::{CpuId, CpuSet};
+use netsilo_model::snapshot::observation::Observation;
+use netsilo_model::synthetic::grid::Grid;
+use netsilo_model::synthetic::scene::{Reader, Scene, SceneForward, SceneNetdev, SceneQueue};
+use rustix::time::{ClockId, clock_gettime};
+
+/// How many times the time may be at four times the size: `n log n` takes 5, a square takes 16.
+const MOST: f64 = 9.0;
+
+fn queue(n: u32) -> SceneQueue {
+    let cpu = CpuId(n % 16);
+    SceneQueue {
+        irq: Some(100 + n),
+        cpus: CpuSet::from_cpu(cpu),
+        packets_per_s: 1000,
+        load: 0.001,
+        readers: vec![reader(n)],
+        wakeups_per_s: 100,
+        ..SceneQueue::default()
+    }
+}
+
+fn reader(n: u32) -> Reader {
+    let comm = format!("reader-{n}");
+    Reader { comm, cpu: CpuId(n * 7 % 16), bytes_per_s: 100_000, unconnected: false }
+}
+
+fn netdev(n: u32, queues: Vec<SceneQueue>) -> SceneNetdev {
+    SceneNetdev {
+        name: format!("eth{n}"),
+        driver: "ixgbe".into(),
+        queues,
+        ..SceneNetdev::default()
+    }
+}
+
+fn scene(netdevs: Vec<SceneNetdev>) -> Scene {
+    let grid = Grid { cores: 16, ..Grid::default() };
+    Scene { grid, netdevs, ..Scene::default() }
+}
+
+/// A host with this many of something.
+type Host = fn(u32) -> Scene;
+
+const MANY: [(&str, u32, Host); 7] = [
+    ("netdevs", 100, |n| scene((0..n).map(|n| netdev(n, vec![queue(n)])).collect())),
+    ("netdevs that share an interrupt", 100, |n| {
+        let shared = |n| SceneQueue { irq: Some(100), ..queue(n) };
+        scene((0..n).map(|n| netdev(n, vec![shared(n)])).collect())
+    }),
+    ("ports of a bond", 100, |n| {
+        let port = |n| SceneNetdev { master: Some("bond0".into()), ..netdev(n, vec![queue(n)]) };
+        let bond = SceneNetdev { name: "bond0".into(), software: true, ..SceneNetdev::default() };
+        scene((0..n).map(port).chain([bond]).collect())
+    }),
+    ("queues of a netdev", 100, |n| scene(vec![netdev(0, (0..n).map(queue).collect())])),
+    ("readers of a queue", 400, |n| {
+        let readers = (0..n).map(reader).collect();
+        scene(vec![netdev(0, vec![SceneQueue { readers, ..queue(0) }])])
+    }),
+    ("links of forwarding", 100, |n| {
+        let to = |n| SceneForward {
+            to: format!("eth{n}"),
+            queue: 0,
+            packets_per_s: 10,
+            bytes_per_s: 1000,
+        };
+        let first = SceneQueue { forwards: (1..n).map(to).collect(), ..queue(0) };
+        let others = (1..n).map(|n| netdev(n, vec![queue(n)]));
+        scene([netdev(0, vec![first])].into_iter().chain(others).collect())
+    }),
+    ("cpus", 32, |n| {
+        let grid = Grid { cores: n, ..Grid::default() };
+        Scene { grid, ..scene(vec![netdev(0, (0..8).map(queue).collect())]) }
+    }),
+];
+
+/// What is done with an observation.
+type Verb = fn(&Observation);
+
+const VERBS: [(&str, Verb); 4] = [
+    ("show", |seen| _ = black_box(Report::of(&analysis(seen)))),
+    ("check", |seen| _ = black_box(check(&analysis(seen)))),
+    ("plan", |seen| _ = black_box(plan(&analysis(seen), &Goal::default()))),
+    ("ndjson", |seen| {
+        let line = serde_json::to_vec(seen).unwrap();
+        _ = black_box(serde_json::from_slice::<Observation>(&line).unwrap());
+    }),
+];
+
+fn analysis(seen: &Observation) -> Analysis<'_> {
+    use netsilo_model::cost::weights::Costs;
+    static COSTS: std::sync::LazyLock<Costs> = std::sync::LazyLock::new(Costs::default);
+    Analysis::new(seen, &COSTS)
+}
+
+/// CPU time of this thread.
+fn time() -> Duration {
+    let now = clock_gettime(ClockId::ThreadCPUTime);
+    Duration::new(now.tv_sec as u64, now.tv_nsec as u32)
+}
+
+/// The least of some runs.
+fn took(verb: Verb, seen: &Observation) -> f64 {
+    let once = || {
+        let since = time();
+        verb(seen);
+        (time() - since).as_secs_f64()
+    };
+    (0..3).map(|_| once()).fold(f64::INFINITY, f64::min)
+}
+
+#[test]
+fn no_cost_grows_as_a_square() {
+    let mut all = Vec::new();
+    for (what, n, host) in MANY {
+        let [few, many] = [n, 4 * n].map(|n| host(n).observation());
+        for (name, verb) in VERBS {
+            let (few, many) = (took(verb, &few), took(verb, &many));
+            all.push((many / few, format!("{name} with {what}: {few:.4} s, then {many:.4} s")));
+        }
+    }
+    all.sort_by(|a, b| a.0.total_cmp(&b.0));
+    for (ratio, line) in &all {
+        println!("x{ratio:.1} {line}");
+    }
+    assert!(all.iter().all(|(ratio, _)| *ratio < MOST), "{all:#?}");
+}
