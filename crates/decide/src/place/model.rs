@@ -2,11 +2,10 @@
 
 use std::collections::BTreeMap;
 
-use netsilo_model::cost::assumed::Assumed;
 use netsilo_model::cost::problem::{CpuPlace, Item, Pair, Problem, SECOND_NS};
 use netsilo_model::cost::weights::ByDistance;
 use netsilo_model::machine::cpuset::{CpuId, CpuSet};
-use netsilo_model::machine::topology::{CoreKind, Cpu, LOCAL, NodeId, Topology};
+use netsilo_model::machine::topology::{CoreKind, Cpu, LOCAL, NodeId};
 
 use crate::place::capacity::Capacity;
 use crate::place::level_costs::LevelCosts;
@@ -111,7 +110,6 @@ impl<'a> Model<'a> {
         self.problem.beyond.extend(beyond);
         let at_home = home.map(|home| parts[home]);
         let here = at_home.unwrap_or_default();
-        let near_reader = NearReader::of(vector, self.capacity.topology);
         let from_sender = self.leaving_sender(vector);
         let cost = |(place, parts): (usize, &Parts)| {
             let cpu = self.cpus[place];
@@ -120,11 +118,10 @@ impl<'a> Model<'a> {
             }
             let nearer = Some(place) == home || parts.cpu_time() < here.cpu_time();
             let by_load = if nearer { 0.0 } else { assumed.moving_load * load * SECOND_NS };
-            let leaving = near_reader.leaving(cpu, &assumed) * SECOND_NS;
             let by_parts = at_home.map_or(0.0, |home| assumed.moving_parts * parts.changed(home));
             let by_counts = assumed.counting_errors * errors[place];
             // Rounding of the summed differences must not make a zero cost negative.
-            let leaving = leaving + from_sender.on(cpu, self.problem.places[place].levels);
+            let leaving = from_sender.on(cpu, self.problem.places[place].levels);
             (parts.total() + by_load + by_parts + by_counts + leaving).max(0.0) as f32
         };
         self.problem.fixed.extend(parts.iter().enumerate().map(cost));
@@ -258,38 +255,6 @@ fn slowdown(cpu: &Cpu) -> f64 {
         (Some(capacity), _) if capacity > 0 => (FULL_CAPACITY / f64::from(capacity)).max(1.0),
         (_, CoreKind::Efficiency) => EFFICIENCY_CORE,
         _ => 1.0,
-    }
-}
-
-/// What a vector has where it is: its main reader's CPU, and the last-level cache of that CPU.
-#[derive(Default)]
-struct NearReader {
-    cpu: Option<CpuId>,
-    cache: Option<CpuSet>,
-}
-
-impl NearReader {
-    fn of(vector: &Vector, topology: &Topology) -> Self {
-        let Some((reader, home)) = vector.main_reader().zip(vector.present) else {
-            return Self::default();
-        };
-        let cache = topology.llc_of(reader);
-        Self {
-            cpu: (home == reader).then_some(reader),
-            cache: cache.contains(home).then_some(cache),
-        }
-    }
-
-    /// How much more the vector must gain to go to this CPU, as a share of a CPU's time.
-    fn leaving(&self, cpu: CpuId, assumed: &Assumed) -> f64 {
-        let mut more = 0.0;
-        if self.cpu.is_some_and(|reader| reader != cpu) {
-            more += assumed.leaving_cpu;
-        }
-        if self.cache.as_ref().is_some_and(|cache| !cache.contains(cpu)) {
-            more += assumed.leaving_cache;
-        }
-        more
     }
 }
 
