@@ -327,8 +327,6 @@ struct Row<'a> {
     /// How long its kthread waits for its turns on a CPU that always runs something else, as far
     /// as anyone waits for it (ns/s); 0 without a kthread.
     turns: f64,
-    /// Where its kthread waits longer than estimated, and by how much (ns/s).
-    longer: Option<(usize, f64)>,
     /// [`Model::felt`] of a kthread; 1 of a softirq, which preempts.
     felt: f64,
 }
@@ -377,7 +375,6 @@ impl<'a> Row<'a> {
         let far = ground.far[&vector.node].as_slice();
         let felt = if vector.threaded { model.felt(vector) } else { 1.0 };
         let turns = felt * vector.turns(&costs.assumed);
-        let longer = None;
         let row = Self {
             vector,
             capacity,
@@ -390,14 +387,13 @@ impl<'a> Row<'a> {
             variance,
             own,
             turns,
-            longer,
             felt,
         };
         row.with_measured_wait(model)
     }
 
-    /// Takes its kthread's wait where it is as measured. A kthread that gets its turns sooner than
-    /// estimated here gets them sooner elsewhere.
+    /// A kthread that was measured to get its turns sooner than estimated gets them sooner on all
+    /// CPUs. One that waited longer counts as estimated: elsewhere it would wait longer, too.
     fn with_measured_wait(mut self, model: &Model<'_>) -> Self {
         let Self { vector, capacity, ground, .. } = self;
         let home = vector.present.and_then(|cpu| model.place(&cpu));
@@ -408,8 +404,6 @@ impl<'a> Row<'a> {
         let estimated = self.turns * (self.contending(model, home) + others);
         if measured < estimated {
             self.turns *= measured / estimated;
-        } else {
-            self.longer = Some((home, measured - estimated));
         }
         self
     }
@@ -495,14 +489,13 @@ impl<'a> Row<'a> {
         let preempted = capacity.costs.assumed.preempted;
         let delayed =
             self.felt * preempted * load * here + model.problem.smt_loss * load * beside.min(1.0);
-        let longer = self.longer.filter(|(at, _)| *at == place).map_or(0.0, |(_, ns)| ns);
         Parts {
             wakeups: self.wakeups.on(cpu, levels) + self.woken.on(cpu, levels),
             lines: self.lines.on(cpu, levels),
             device: if self.far[place] { fetched * (line.remote - line.llc).max(0.0) } else { 0.0 },
             slow: load * (1.0 - 1.0 / slowdown) * SECOND_NS,
             handing: self.handed.on(cpu, levels),
-            waiting: delayed * SECOND_NS + self.turns * here + longer,
+            waiting: delayed * SECOND_NS + self.turns * here,
             ..Parts::default()
         }
     }
