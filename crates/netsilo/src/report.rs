@@ -56,7 +56,7 @@ pub(crate) struct Args {
         value_name = "TIME",
         default_value = "5s",
         conflicts_with = "from",
-        value_parser = crate::args::parse::duration
+        value_parser = crate::args::parse::counting_time
     )]
     interval: Duration,
     /// Observe without eBPF

@@ -42,6 +42,7 @@ use crate::verbs::plan::PlanResult;
 use crate::verbs::rss::{FlowQueues, RssOfNetdevs};
 use crate::views::ab::AbResult;
 use crate::views::applied::ApplyResult;
+use crate::views::transactions::Transactions;
 use crate::views::tune::{Candidates, TuneResult};
 use crate::views::undone::UndoResult;
 
@@ -137,6 +138,11 @@ fn documents(generator: &mut SchemaGenerator) -> Vec<Document> {
             "netsilo tune --dry-run --json",
         ),
         document::<Versioned<UndoResult<'_>>>(generator, "undo", "netsilo undo --json"),
+        document::<Versioned<Transactions<'_>>>(
+            generator,
+            "undo-list",
+            "netsilo undo --list --json, netsilo undo --dry-run --json",
+        ),
         document::<Versioned<Why>>(generator, "explain", "netsilo explain --json"),
     ]
 }

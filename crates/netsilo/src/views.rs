@@ -14,6 +14,7 @@ pub(crate) mod show;
 pub(crate) mod stages;
 pub(crate) mod status;
 pub mod table;
+pub(crate) mod transactions;
 pub(crate) mod tune;
 pub(crate) mod undone;
 pub mod units;

@@ -2,11 +2,14 @@
 
 #![allow(clippy::unwrap_used, reason = "clippy lets only functions marked as tests do so")]
 
+mod conforms;
+
 use std::collections::BTreeMap;
 use std::io::Write as _;
 use std::process::{Child, Command, Output, Stdio};
 use std::sync::Mutex;
 
+use conforms::conforming;
 use netsilo_model::machine::cpuset::CpuSet;
 
 const NETSILO: &str = env!("CARGO_BIN_EXE_netsilo");
@@ -106,6 +109,39 @@ fn every_thread_is_pinned_and_undo_restores_each_threads_cpus() {
     assert!(as_before(), "{}", said(&undone));
     drop(done);
     assert!(thread.join().unwrap());
+}
+
+#[test]
+fn undo_shows_what_was_written_and_what_it_would_restore() {
+    if skip() {
+        return;
+    }
+    let _one = ONE.lock();
+    let dir = tempfile::tempdir().unwrap();
+    let sleepers = [(); 2].map(|()| Sleeper::start("/bin/sleep".as_ref()));
+    let pids = sleepers.iter().map(|it| it.0.id().to_string()).collect::<Vec<_>>().join(",");
+    let undo = |arguments: &[&str]| netsilo(&[&["undo"], arguments].concat(), dir.path());
+    assert_eq!(said(&undo(&["--list"])), "nothing was written since boot\n");
+    let pinned = netsilo(&["pin", "--pid", &pids, "--cpus", "0", "--yes"], dir.path());
+    assert!(pinned.status.success(), "{}", said(&pinned));
+    let (other, first) = (tempfile::tempdir().unwrap(), sleepers[0].0.id().to_string());
+    let moved = netsilo(&["pin", "--pid", &first, "--cpus", "1", "--yes"], other.path());
+    assert!(moved.status.success(), "{}", said(&moved));
+    let list = said(&undo(&["--list"]));
+    let rows = ["by pin: not undone", "-> 0; another program or the driver has changed it to 1"];
+    assert!(rows.iter().all(|row| list.contains(row)), "{list}");
+    assert!(list.ends_with("-> 0; in effect\nundo would write 1 old value\n"), "{list}");
+    assert_eq!(said(&undo(&["--dry-run"])), list);
+    let missing = undo(&["--transaction", "99"]);
+    assert_eq!(missing.status.code(), Some(1), "{}", said(&missing));
+    assert!(said(&missing).contains("no transaction 99 since boot"), "{}", said(&missing));
+    assert!(said(&undo(&["--yes"])).contains("1 of 2 settings restored"));
+    let json = undo(&["--list", "--json"]);
+    let list = conforming("undo-list", &json.stdout);
+    let [one] = &list["transactions"].as_array().unwrap()[..] else { panic!("{list}") };
+    assert_eq!((&one["state"], &one["verb"]), (&"undone by undo".into(), &"pin".into()));
+    assert!(one["at"].as_u64().unwrap() > 1_700_000_000, "{list}");
+    assert_eq!(said(&undo(&["--dry-run"])), "undo would write 0 old values\n");
 }
 
 #[test]

@@ -8,6 +8,7 @@ use netsilo_model::snapshot::host::Snapshot;
 use netsilo_model::snapshot::subject::Subject;
 
 use crate::judge::findings::{Check, Finding, FindingId, UnknownFinding};
+use crate::plan::selection::missing;
 use crate::plan::{Plan, RefusalCause};
 
 /// Which findings to fix: all with an id, or the one with an id and a subject.
@@ -64,7 +65,12 @@ pub fn fix(check: &Check, requests: &[FixRequest], after: &Snapshot, even_if_own
         let found: Vec<&Finding> =
             check.findings.iter().filter(|finding| request.matches(finding)).collect();
         if found.is_empty() {
-            plan.leave(&request.to_string(), "there is no such finding now, so nothing to fix");
+            let mut netdevs = request.subject.iter().flat_map(Subject::netdevs);
+            match netdevs.find_map(|name| missing(name, after)) {
+                Some(refusal) => plan.refusals.push(refusal),
+                None => plan
+                    .leave(&request.to_string(), "there is no such finding now, so nothing to fix"),
+            }
         }
         for finding in found {
             plan = with_fix(plan, finding);
@@ -143,6 +149,7 @@ mod tests {
     use crate::judge::evidence::Remedy;
     use crate::judge::findings::Severity;
     use crate::judge::ledger::Ledger;
+    use crate::plan::Refusal;
 
     fn finding(subject: &str, changes: Vec<Change>) -> Finding {
         let remedy = Remedy {
@@ -183,6 +190,19 @@ mod tests {
 
     fn request(text: &str) -> FixRequest {
         text.parse().unwrap()
+    }
+
+    #[test]
+    fn a_finding_of_a_netdev_that_is_not_there_is_refused() {
+        let plan = fix(
+            &check_with(vec![]),
+            &[request("nic-drops:eth9/rx-1")],
+            &Snapshot::default(),
+            false,
+        );
+        let [Refusal { subject, reason, .. }] = &plan.refusals[..] else { panic!("{plan:?}") };
+        assert_eq!((subject.as_str(), plan.unchanged.len()), ("eth9", 0));
+        assert!(reason.starts_with("no such netdev"), "{reason}");
     }
 
     #[test]
@@ -227,7 +247,7 @@ mod tests {
         assert_eq!(plan("far-from-consumers").changes.len(), 1);
         assert_eq!(plan("far-from-consumers:eth0").unchanged, []);
         assert!(plan("far-from-consumers:eth1").unchanged[0].reason.contains("buy a faster bus"));
-        assert!(plan("far-from-consumers:eth2").unchanged[0].reason.contains("no such finding"));
+        assert!(plan("far-from-consumers:cpu3").unchanged[0].reason.contains("no such finding"));
         assert!(plan("placed-well").changes.is_empty());
     }
 

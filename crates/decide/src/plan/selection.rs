@@ -21,7 +21,11 @@ pub(super) fn netdevs<'a>(snapshot: &'a Snapshot, goal: &Goal) -> (Vec<&'a Netde
         if chosen.is_empty() && (goal.rps.is_some() || goal.rfs.is_some()) {
             chosen = up().filter(|netdev| SoftwareNetdev::is_on_backlogs(netdev)).collect();
         }
-        if chosen.is_empty() {
+        let has_rps = goal.rps.as_ref().is_some_and(|cpus| !cpus.is_empty());
+        if chosen.is_empty() && (has_rps || goal.rfs.is_some_and(|entries| entries > 0)) {
+            let why = "no netdev that is up has a queue or backlog for RPS and RFS; name a netdev";
+            part.refuse("netdevs", RefusalCause::NoSuchNetdev, why.into());
+        } else if chosen.is_empty() {
             part.leave("netdevs", "no netdev that is up has an rx queue with a known interrupt");
         }
         return (chosen, part);
@@ -31,7 +35,7 @@ pub(super) fn netdevs<'a>(snapshot: &'a Snapshot, goal: &Goal) -> (Vec<&'a Netde
         match snapshot.netdevs.iter().find(|netdev| netdev.name == *name) {
             Some(netdev) if chosen.iter().any(|other| other.ifindex == netdev.ifindex) => {}
             Some(netdev) => chosen.push(netdev),
-            None => part.refuse(name, RefusalCause::NoSuchNetdev, no_such_netdev(name, snapshot)),
+            None => part.refusals.extend(missing(name, snapshot)),
         }
     }
     (chosen, part)
@@ -42,15 +46,18 @@ fn placeable(netdev: &Netdev) -> bool {
         || netdev.napis.iter().any(|napi| napi.thread.is_some())
 }
 
-fn no_such_netdev(name: &str, snapshot: &Snapshot) -> String {
+/// A refusal of a netdev that is not there.
+pub(crate) fn missing(name: &str, snapshot: &Snapshot) -> Option<Refusal> {
     let names: Vec<&str> = snapshot.netdevs.iter().map(|netdev| netdev.name.as_str()).collect();
-    match (nearest(name, &names), names.as_slice()) {
+    let why = match (nearest(name, &names), names.as_slice()) {
+        _ if names.contains(&name) => return None,
         (Some(nearest), _) => {
             format!("no such netdev; did you mean {nearest}? known netdevs: {}", names.join(", "))
         }
         (None, []) => "no such netdev; this network namespace has none".into(),
         (None, _) => format!("no such netdev; known netdevs: {}", names.join(", ")),
-    }
+    };
+    Some(Refusal::new(name, RefusalCause::NoSuchNetdev, why))
 }
 
 /// The known word nearest to a mistyped one, at most two edits away.

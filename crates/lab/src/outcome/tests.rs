@@ -69,7 +69,8 @@ fn residual(it: &Checked) -> f64 {
 }
 
 /// Nine of ten by the intervals. Each load is left out in turn: the width that the others ask for
-/// holds its forecasts.
+/// holds its forecasts. A forecast is not much further off than a measurement of the same change on
+/// another day.
 #[test]
 fn the_intervals_of_forecasts_hold_what_placements_measured() {
     let of = |name: &'static str| {
@@ -80,17 +81,45 @@ fn the_intervals_of_forecasts_hold_what_placements_measured() {
     let share = |count: usize| count as f64 / all.len() as f64;
     let left_out = |(load, it): &&((&str, usize), Checked)| {
         let others = all.iter().filter(|(other, _)| other != load);
-        let squares: Vec<f64> = others.map(|(_, it)| residual(it).powi(2)).collect();
-        let width = (squares.iter().sum::<f64>() / squares.len() as f64).sqrt();
-        residual(it).abs() <= 1.645 * width
+        residual(it).abs() <= 1.645 * root_mean_square(others.map(|(_, it)| residual(it)))
     };
     let held = share(all.iter().filter(|(_, it)| it.is_held()).count());
     let left_out = share(all.iter().filter(left_out).count());
+    let loads = all.iter().map(|(load, _)| *load).collect();
+    let off = root_mean_square(all.iter().map(|(_, it)| residual(it)));
+    let off_by_recordings = root_mean_square(off_by_other_recordings(&loads).into_iter());
     println!(
-        "{} forecasts: intervals hold {held:.3}, with each load left out {left_out:.3}",
+        "{} forecasts: intervals hold {held:.3}, with each load left out {left_out:.3}; off by \
+         {off:.2}, what the other recordings measured of the same change by {off_by_recordings:.2}",
         all.len()
     );
     assert!((0.8..=0.97).contains(&held) && (0.8..=0.97).contains(&left_out), "{held} {left_out}");
+    assert!(off < 1.35 * off_by_recordings, "{off} {off_by_recordings}");
+}
+
+fn root_mean_square(values: impl Iterator<Item = f64>) -> f64 {
+    let squares: Vec<f64> = values.map(|it| it * it).collect();
+    (squares.iter().sum::<f64>() / squares.len() as f64).sqrt()
+}
+
+/// By how much a change is off, as the logarithm of a ratio of rates, if it is taken from the same
+/// load and placements in the other recordings.
+fn off_by_other_recordings(loads: &BTreeSet<(&'static str, usize)>) -> Vec<f64> {
+    let mut measured: BTreeMap<_, Vec<f64>> = BTreeMap::new();
+    for (name, number) in loads {
+        let load = &recorded(name).recorded.loads[*number];
+        let pairs = load.placements().flat_map(|from| load.placements().map(move |to| [from, to]));
+        for pair in pairs.filter(|[from, to]| from < to) {
+            let cpus = pair.map(|it| load.settings[it].cpus.clone());
+            let [from, to] = pair.map(|it| load.rate(it));
+            measured.entry((load.name.clone(), cpus)).or_default().push((to / from).ln());
+        }
+    }
+    let off = |changes: Vec<f64>| {
+        let (sum, others) = (changes.iter().sum::<f64>(), changes.len() as f64 - 1.0);
+        changes.into_iter().map(move |it| it - (sum - it) / others)
+    };
+    measured.into_values().filter(|it| it.len() > 1).flat_map(off).collect()
 }
 
 /// A stream's CPUs are about equally full either way: where the default sends its kthread, it

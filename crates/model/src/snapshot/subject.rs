@@ -46,6 +46,21 @@ pub enum Subject {
     Settings(OwnedKnob),
 }
 
+impl Subject {
+    /// The netdevs that it names.
+    pub fn netdevs(&self) -> &[String] {
+        match self {
+            Self::Netdev(name)
+            | Self::Direction(name, _)
+            | Self::Queue(name, _)
+            | Self::TxQueue(name, _)
+            | Self::Napi(name, _) => std::slice::from_ref(name),
+            Self::Netdevs(names) => names,
+            _ => &[],
+        }
+    }
+}
+
 /// Receiving or sending.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Direction {

@@ -22,7 +22,7 @@ pub(crate) struct ApplyOptions {
         num_args = 0..=1,
         require_equals = true,
         default_missing_value = "1s",
-        value_parser = crate::args::parse::duration
+        value_parser = crate::args::parse::counting_time
     )]
     pub(crate) verify: Option<Duration>,
     /// Also print each write, and how long each phase took: read, plan, write, wait for interrupts

@@ -44,14 +44,14 @@ impl BundleArg {
 #[derive(Debug, Clone, clap::Args)]
 pub(crate) struct LiveArgs {
     /// Time to observe (500ms, 2s, 1m) [default: 1s; check, explain: 5s]
-    #[arg(short, long, value_name = "TIME", value_parser = crate::args::parse::duration)]
+    #[arg(short, long, value_name = "TIME", value_parser = crate::args::parse::counting_time)]
     interval: Option<Duration>,
     /// Attach eBPF only for this long at the end of each interval. This costs less, but byte counts
     /// are lower bounds [default: the whole interval]
     #[arg(
         long,
         value_name = "TIME",
-        value_parser = crate::args::parse::duration,
+        value_parser = crate::args::parse::counting_time,
         conflicts_with = "no_bpf"
     )]
     window: Option<Duration>,

@@ -26,6 +26,14 @@ pub fn duration(text: &str) -> Result<Duration, String> {
     }
 }
 
+/// Parses a time that is long enough to count in.
+pub(crate) fn counting_time(text: &str) -> Result<Duration, String> {
+    match duration(text)? {
+        time if time < Duration::from_millis(10) => Err("write at least 10ms".into()),
+        time => Ok(time),
+    }
+}
+
 /// Parses a percentage as a share from 0 to 1: `1%`, `0.5 %`, `2`.
 pub(crate) fn percent(text: &str) -> Result<f64, String> {
     let number = text.trim().trim_end_matches('%').trim().parse::<f64>();
@@ -38,6 +46,14 @@ pub(crate) fn percent(text: &str) -> Result<f64, String> {
 
 #[cfg(test)]
 mod tests {
+    #[test]
+    fn nothing_is_counted_in_no_time() {
+        for text in ["0s", "9ms"] {
+            assert_eq!(super::counting_time(text), Err("write at least 10ms".into()));
+        }
+        assert!(super::counting_time("10ms").is_ok() && super::counting_time("31d").is_err());
+    }
+
     #[test]
     fn a_percentage_is_read_with_or_without_its_sign() {
         assert_eq!(

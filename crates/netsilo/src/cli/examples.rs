@@ -123,8 +123,8 @@ pub const ENDINGS: &[Ending] = &[
     ending(
         "undo",
         [
-            ("netsilo undo", "everything since boot"),
-            ("netsilo undo --last", "only the newest transaction"),
+            ("netsilo undo --list", "what netsilo wrote since boot"),
+            ("netsilo undo", "restore all of it"),
         ],
     )
     .with_exits(&[Exit::RestoreIncomplete, Exit::NoPermission]),

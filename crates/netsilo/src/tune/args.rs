@@ -49,7 +49,7 @@ pub(crate) struct Args {
     #[arg(long, conflicts_with = "resume")]
     pub(super) dry_run: bool,
     /// Length of each window of the live workload
-    #[arg(long, value_name = "TIME", default_value = "2s", value_parser = parse::duration)]
+    #[arg(long, value_name = "TIME", default_value = "2s", value_parser = parse::counting_time)]
     pub(super) window: Duration,
     /// Wait this long after each switch before measuring
     #[arg(long, value_name = "TIME", default_value = "300ms", value_parser = parse::duration)]

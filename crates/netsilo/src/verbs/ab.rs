@@ -53,7 +53,7 @@ pub(crate) struct Args {
         long,
         value_name = "TIME",
         default_value = "2s",
-        value_parser = crate::args::parse::duration
+        value_parser = crate::args::parse::counting_time
     )]
     each: Duration,
     /// Measure at most this many pairs; stop earlier if the result is clear or out of reach

@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 use anyhow::Result;
 use netsilo_decide::plan::{Plan, Refusal};
 use netsilo_model::change::first_void;
+use netsilo_model::derive::analysis::Analysis;
 use netsilo_sys::transaction::apply::{Applied, ApplyEvent, TransactionOptions};
 use netsilo_sys::transaction::guard;
 use netsilo_sys::transaction::verify::{self, Arrival};
@@ -22,6 +23,7 @@ use crate::tell::out::{self, eprint_line};
 use crate::tell::versioned::Versioned;
 use crate::tell::words::plural;
 use crate::verbs::ab::comparison_run;
+use crate::verbs::plan::predicted_loss;
 use crate::views;
 use crate::views::applied::ApplyResult;
 use crate::views::undone::restore_result;
@@ -36,9 +38,10 @@ pub(crate) struct Args {
     /// Apply exactly the plan in this file (-: standard input), as printed by `netsilo plan --json`
     #[arg(long, value_name = "FILE", conflicts_with_all = OF_A_NEW_PLAN)]
     plan: Option<PathBuf>,
-    /// With --plan: also write changes that netsilo itself would not plan: work on isolated or
-    /// offline CPUs, interrupts that cannot be moved, settings that another program owns
-    #[arg(long, requires = "plan", conflicts_with_all = OF_A_NEW_PLAN)]
+    /// Also write a new plan that is forecast to hurt; with --plan, also write changes that netsilo
+    /// itself would not plan: work on isolated or offline CPUs, interrupts that cannot be moved,
+    /// settings that another program owns
+    #[arg(long)]
     force: bool,
     #[command(flatten)]
     goal: GoalArgs,
@@ -63,13 +66,31 @@ pub(crate) fn run(args: &Args) -> Result<Exit> {
             let interval = humantime::format_duration(look.interval());
             let what = format!("this machine, counting for {interval}");
             phases.end("read", &what).into_iter().for_each(eprint_line);
-            let plan = args.goal.plan_for(&observation, false)?;
+            let goal = args.goal.resolved(false)?;
+            let analysis = Analysis::new(&observation, &goal.costs);
+            let plan = args.goal.plan(&analysis, &goal, false)?;
             let what = plural(plan.changes.len(), "change");
             phases.end("plan", &what).into_iter().for_each(eprint_line);
+            refuse_harm(&analysis, &plan, args)?;
             plan
         }
     };
     apply(&plan, &args.options, args.force)
+}
+
+/// Refuses a plan that is forecast to hurt; with `--force`, says so.
+fn refuse_harm(analysis: &Analysis<'_>, plan: &Plan, args: &Args) -> Result<()> {
+    let Some(loss) = predicted_loss(analysis, plan) else { return Ok(()) };
+    if args.force {
+        eprint_line(format_args!("netsilo: forced: the forecast of this plan is {loss}"));
+        return Ok(());
+    }
+    out::proposal(&views::plan::render(plan), args.options.json);
+    let words = format!(
+        "the forecast of this plan is {loss} of the load that fits: nothing was written; --force \
+         writes it, netsilo ab measures it"
+    );
+    Err(ExitError(Exit::Refused, words).into())
 }
 
 /// How long each phase of an apply took, for users who asked for it.
@@ -292,4 +313,36 @@ fn outcome(applied: &Applied, options: &ApplyOptions) -> Result<()> {
         ),
     });
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::Parser as _;
+
+    use super::*;
+
+    #[derive(clap::Parser)]
+    struct Cli {
+        #[command(flatten)]
+        args: Args,
+    }
+
+    /// TCP_RR with 4 instances over a veth: RPS measured -49 % (evidence/verdicts.md).
+    #[test]
+    fn a_plan_that_is_forecast_to_hurt_is_refused_unless_forced() {
+        let folder =
+            concat!(env!("CARGO_MANIFEST_DIR"), "/../../fixtures/verdicts/veth/01.tar.zst");
+        let observation = netsilo_sys::bundle::open(Path::new(folder)).unwrap();
+        let refused = |words: &str| {
+            let words = format!("apply --yes {words}");
+            let Cli { args } = Cli::parse_from(words.split_whitespace());
+            let goal = args.goal.goal().unwrap();
+            let analysis = Analysis::new(&observation, &goal.costs);
+            let plan = args.goal.plan_by_model(&analysis, &goal);
+            refuse_harm(&analysis, &plan, &args).err().map(|error| error.to_string())
+        };
+        let words = refused("--rps 1").unwrap();
+        assert!(words.starts_with("the forecast of this plan is -78% to -11%"), "{words}");
+        assert_eq!((refused("--rps 1 --force"), refused("")), (None, None));
+    }
 }

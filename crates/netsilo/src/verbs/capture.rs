@@ -33,12 +33,12 @@ pub(crate) struct Args {
         long,
         value_name = "TIME",
         default_value = "1s",
-        value_parser = crate::args::parse::duration
+        value_parser = crate::args::parse::counting_time
     )]
     interval: Duration,
     /// Save consecutive windows of the interval's length for this long, or until Ctrl-C; netsilo
     /// top --from plays them
-    #[arg(long = "for", value_name = "TIME", value_parser = crate::args::parse::duration)]
+    #[arg(long = "for", value_name = "TIME", value_parser = crate::args::parse::counting_time)]
     time: Option<Duration>,
     /// Observe without eBPF: attribute TCP only, by sock_diag
     #[arg(long)]

@@ -4,6 +4,7 @@ use anyhow::Result;
 use netsilo_decide::plan::{Plan, RefusalCause};
 use netsilo_model::change::Target;
 use netsilo_model::derive::analysis::Analysis;
+use netsilo_predict::live::claim::Claim;
 use netsilo_predict::live::forecast::Forecast;
 use netsilo_predict::live::proposal::Proposal;
 use serde::Serialize;
@@ -103,6 +104,13 @@ pub(crate) struct PlanResult<'a> {
 /// data.
 fn predicted(analysis: &Analysis<'_>, plan: &Plan) -> Result<Forecast, String> {
     forecast_or_why(analysis, &[Proposal::new("plan", analysis.after(), &plan.changes)])
+}
+
+/// The forecast of a plan that clearly hurts.
+pub(crate) fn predicted_loss(analysis: &Analysis<'_>, plan: &Plan) -> Option<String> {
+    let forecast = predicted(analysis, plan).ok()?;
+    let changed = forecast.settings.last().filter(|it| it.claim == Some(Claim::Hurt))?;
+    Some(changed.gain?.percent_range())
 }
 
 /// Why a plan has no forecast.

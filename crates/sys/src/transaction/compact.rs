@@ -125,8 +125,10 @@ fn entry(
 
 /// The records of a transaction that is complete or undone.
 fn records(transaction: Transaction) -> Vec<Record> {
-    let Transaction { id, pid, origin, confirm_by, entries, written, attached, .. } = transaction;
-    let begin = Record::Begin { transaction: id, pid, origin, confirm_by, entries, attached };
+    let Transaction { id, pid, origin, request, confirm_by, entries, written, attached, .. } =
+        transaction;
+    let begin =
+        Record::Begin { transaction: id, pid, origin, request, confirm_by, entries, attached };
     let mut records = vec![begin];
     let wrote = |(entry, raw): (usize, Option<String>)| {
         Some(Record::Wrote { transaction: id, entry, raw: raw? })

@@ -21,7 +21,7 @@ use crate::transaction::compact;
 use crate::transaction::kernel::Kernel;
 use crate::transaction::knob;
 use crate::transaction::record::{
-    BadLine, Entry, History, Origin, Record, RestoredBy, State, Transaction, VERSION,
+    BadLine, Entry, History, Origin, Record, Request, RestoredBy, State, Transaction, VERSION,
 };
 
 /// Default folder of the journal. It is on a tmpfs, which is lost at reboot, and so are the
@@ -190,6 +190,7 @@ impl Journal {
             transaction,
             pid: std::process::id(),
             origin,
+            request: Some(Request::here()),
             confirm_by,
             entries,
             attached,

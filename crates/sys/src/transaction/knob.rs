@@ -12,8 +12,8 @@ mod napis;
 mod refusal;
 mod text;
 
+pub(crate) use access::{Patience, put_back, read_now, refuse_waiting, settle};
 pub use access::{Reading, is_as_good, may_write, read, read_settled, write, write_back};
-pub(crate) use access::{put_back, read_now, refuse_waiting, settle};
 pub use error::{Hint, KnobError};
 pub use find::NapiOf;
 pub(crate) use find::{CGROUPS, napi_of, present_netdev};

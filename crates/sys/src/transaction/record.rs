@@ -3,7 +3,7 @@
 //! No file access here.
 
 use netsilo_model::change::{Change, Target, Value};
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 use serde::{Deserialize, Serialize};
 
@@ -33,6 +33,9 @@ pub enum Record {
         /// Who requested it.
         #[serde(default, skip_serializing_if = "Origin::is_operator")]
         origin: Origin,
+        /// By which command, and when. Older journals lack it.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        request: Option<Request>,
         /// Restore the old values unless confirmed by this time since boot (CLOCK_BOOTTIME).
         confirm_by: Option<Duration>,
         /// The writes, in order.
@@ -183,6 +186,25 @@ impl Origin {
     }
 }
 
+/// The command that requested a transaction.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Request {
+    /// The program's verb: `apply`, `tune`, `run`.
+    pub verb: String,
+    /// When it began to write, in seconds since 1970.
+    pub at: u64,
+}
+
+impl Request {
+    /// By this process, now.
+    pub fn here() -> Self {
+        let mut words = std::env::args().skip(1);
+        let verb = words.find(|word| !word.starts_with('-')).unwrap_or_default();
+        let since = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH);
+        Self { verb, at: since.unwrap_or_default().as_secs() }
+    }
+}
+
 /// Who restored a transaction.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
@@ -220,6 +242,8 @@ pub struct Transaction {
     pub pid: u32,
     /// Who requested it.
     pub origin: Origin,
+    /// By which command, and when. Older journals lack it.
+    pub request: Option<Request>,
     /// Restore unless confirmed by then (CLOCK_BOOTTIME).
     pub confirm_by: Option<Duration>,
     /// Its knobs, in the order of writing.
@@ -326,7 +350,15 @@ impl History {
             Record::Begin { transaction: u64::MAX, .. } => {
                 return Err("no transaction number can follow this one".into());
             }
-            Record::Begin { transaction: id, pid, origin, confirm_by, entries, attached } => {
+            Record::Begin {
+                transaction: id,
+                pid,
+                origin,
+                request,
+                confirm_by,
+                entries,
+                attached,
+            } => {
                 let today = entries.into_iter().map(|entry| entry.upgrade().checked());
                 let entries = today.collect::<Result<Vec<Entry>, String>>()?;
                 if self.transactions.last().is_some_and(|t| t.id >= id) {
@@ -337,6 +369,7 @@ impl History {
                     id,
                     pid,
                     origin,
+                    request,
                     confirm_by,
                     entries,
                     written,
@@ -411,6 +444,7 @@ mod tests {
             transaction,
             pid: 7,
             origin: Origin::Operator,
+            request: None,
             confirm_by: None,
             entries: vec![entry],
             attached: Vec::new(),

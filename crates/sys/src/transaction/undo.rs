@@ -10,7 +10,7 @@ use netsilo_model::change::{Target, Value};
 use crate::transaction::attached::{self, Attached, AttachedRow, Wish};
 use crate::transaction::journal::{Journal, JournalError};
 use crate::transaction::kernel::{Kernel, KnobAddress};
-use crate::transaction::knob::{self, KnobError};
+use crate::transaction::knob::{self, KnobError, Patience, Reading};
 use crate::transaction::record::{Entry, Origin, RestoredBy, State, Transaction};
 
 /// Which transactions to undo.
@@ -103,16 +103,7 @@ pub fn undo(
     let Some(mut journal) = Journal::open_existing(kernel, dir)? else {
         return Ok(Vec::new());
     };
-    let open = journal.transactions().iter().rev().filter(|t| t.is_open());
-    let chosen: Vec<Transaction> = match which {
-        UndoScope::All => open.cloned().collect(),
-        UndoScope::Last => open.take(1).cloned().collect(),
-        UndoScope::Daemons => open.take_while(|t| t.origin == Origin::Daemon).cloned().collect(),
-        UndoScope::Only(id) => open.filter(|t| t.id == id).cloned().collect(),
-        UndoScope::Unconfirmed(id) => {
-            open.filter(|t| t.id == id && t.state != State::Confirmed).cloned().collect()
-        }
-    };
+    let chosen = chosen(journal.transactions(), which).into_iter().cloned().collect::<Vec<_>>();
     let mut all: Vec<Undone> = Vec::new();
     let mut stuck = HashSet::new();
     let mut complete = true;
@@ -132,6 +123,54 @@ pub fn undo(
     Ok(all)
 }
 
+/// The transactions that are in a scope, newest first.
+fn chosen(transactions: &[Transaction], which: UndoScope) -> Vec<&Transaction> {
+    let open = transactions.iter().rev().filter(|t| t.is_open());
+    match which {
+        UndoScope::All => open.collect(),
+        UndoScope::Last => open.take(1).collect(),
+        UndoScope::Daemons => open.take_while(|t| t.origin == Origin::Daemon).collect(),
+        UndoScope::Only(id) => open.filter(|t| t.id == id).collect(),
+        UndoScope::Unconfirmed(id) => {
+            open.filter(|t| t.id == id && t.state != State::Confirmed).collect()
+        }
+    }
+}
+
+/// What [`undo`] would do to these transactions' knobs now, newest transaction first. Writes
+/// nothing.
+pub fn expected(
+    kernel: &dyn Kernel,
+    transactions: &[Transaction],
+    which: UndoScope,
+) -> Vec<Undone> {
+    let mut values: BTreeMap<&Target, Value> = BTreeMap::new();
+    let mut patience = Patience::default();
+    let mut all = Vec::new();
+    for transaction in chosen(transactions, which) {
+        let mut knobs = Vec::new();
+        for (entry, written) in transaction.entries.iter().zip(&transaction.written).rev() {
+            let written = written.as_deref();
+            let read_back = written.and_then(|raw| knob::parse(&entry.target, raw).ok());
+            let kept = match values.get(&entry.target) {
+                Some(value) => theirs(entry, read_back.as_ref(), value),
+                None => ours(kernel, entry, written, &mut patience).err(),
+            };
+            let result = kept.unwrap_or(RestoreResult::Restored);
+            let value = match &result {
+                RestoreResult::Foreign(value) => value,
+                _ => &entry.old,
+            };
+            if !result.is_failure() {
+                values.insert(&entry.target, value.clone());
+            }
+            knobs.push((entry.target.clone(), result));
+        }
+        all.push(Undone { transaction: transaction.id, knobs, attached: Vec::new() });
+    }
+    all
+}
+
 /// Restores the knobs of one transaction in reverse order, then the settings that depend on them.
 /// Leaves out knobs that still have the value of a newer transaction.
 pub(crate) fn restore_transaction(
@@ -148,11 +187,12 @@ pub(crate) fn restore_transaction(
         knobs.push((entry.target.clone(), result));
     };
     let mut again = Vec::new();
+    let mut patience = Patience::default();
     for (entry, written) in transaction.entries.iter().zip(&transaction.written).rev() {
         if stuck.contains(&entry.target) {
             continue;
         }
-        match restore(kernel, entry, written.as_deref()) {
+        match restore(kernel, entry, written.as_deref(), &mut patience) {
             result if result.may_succeed_later() => again.push((entry, written)),
             result => done(entry, result),
         }
@@ -161,7 +201,7 @@ pub(crate) fn restore_transaction(
     // `tx-tcp-mangleid-segmentation` off while `tx-tcp-segmentation` is off
     // (`netdev_fix_features`).
     for (entry, written) in again {
-        let result = match restore(kernel, entry, written.as_deref()) {
+        let result = match restore(kernel, entry, written.as_deref(), &mut Patience::default()) {
             RestoreResult::AlreadyOld => RestoreResult::Restored,
             result => result,
         };
@@ -239,30 +279,21 @@ fn keeps(
 }
 
 /// Restores one knob, if its value is still ours.
-fn restore(kernel: &dyn Kernel, entry: &Entry, written: Option<&str>) -> RestoreResult {
-    let target = &entry.target;
-    let failed =
-        |e: KnobError| if e.is_gone() { RestoreResult::Gone(e) } else { RestoreResult::Failed(e) };
-    let read_back = written.and_then(|raw| knob::parse(target, raw).ok());
-    let read = || knob::read_now(kernel, target, entry.kthread.as_ref());
-    let expected = read_back.as_ref().unwrap_or(&entry.settles_as);
-    let now = match knob::settle(kernel, expected, &read) {
-        Ok(now) => now,
-        Err(e) => return failed(e),
+fn restore(
+    kernel: &dyn Kernel,
+    entry: &Entry,
+    written: Option<&str>,
+    patience: &mut Patience,
+) -> RestoreResult {
+    let (target, now) = match ours(kernel, entry, written, patience) {
+        Ok(now) => (&entry.target, now),
+        Err(result) => return result,
     };
-    if let Err(e) = now.refuse_replaced(target, entry.created) {
-        return failed(e);
-    }
-    if now.value == entry.old {
-        return RestoreResult::AlreadyOld;
-    }
-    if !is_ours(entry, read_back.as_ref(), &now.value) {
-        return RestoreResult::Foreign(now.value);
-    }
     if let Err(e) = knob::write_back(kernel, target, &now.place, &entry.old_raw) {
         return failed(e);
     }
-    match knob::settle(kernel, &entry.old, &read) {
+    let read = || knob::read_now(kernel, target, entry.kthread.as_ref());
+    match knob::settle(kernel, &entry.old, &mut Patience::default(), &read) {
         Ok(after) if after.raw == entry.old_raw => RestoreResult::Restored,
         Ok(after) if after.value == entry.old => RestoreResult::Reworded(after.raw),
         Ok(after) if knob::is_as_good(kernel, target, &after.value, &entry.old) => {
@@ -271,6 +302,37 @@ fn restore(kernel: &dyn Kernel, entry: &Entry, written: Option<&str>) -> Restore
         Ok(after) => RestoreResult::NotApplied(after.value),
         Err(e) => failed(e),
     }
+}
+
+/// Reads a knob that has the value that was written to it; the error is why it needs no restoring,
+/// or cannot be read.
+fn ours(
+    kernel: &dyn Kernel,
+    entry: &Entry,
+    written: Option<&str>,
+    patience: &mut Patience,
+) -> Result<Reading, RestoreResult> {
+    let read_back = written.and_then(|raw| knob::parse(&entry.target, raw).ok());
+    let read = || knob::read_now(kernel, &entry.target, entry.kthread.as_ref());
+    let expected = read_back.as_ref().unwrap_or(&entry.settles_as);
+    let now = knob::settle(kernel, expected, patience, &read).map_err(failed)?;
+    now.refuse_replaced(&entry.target, entry.created).map_err(failed)?;
+    match theirs(entry, read_back.as_ref(), &now.value) {
+        Some(result) => Err(result),
+        None => Ok(now),
+    }
+}
+
+/// Why a knob with this value needs no restoring; `None` if we wrote it.
+fn theirs(entry: &Entry, read_back: Option<&Value>, now: &Value) -> Option<RestoreResult> {
+    if *now == entry.old {
+        return Some(RestoreResult::AlreadyOld);
+    }
+    (!is_ours(entry, read_back, now)).then(|| RestoreResult::Foreign(now.clone()))
+}
+
+fn failed(error: KnobError) -> RestoreResult {
+    if error.is_gone() { RestoreResult::Gone(error) } else { RestoreResult::Failed(error) }
 }
 
 /// Whether we wrote the current value.

@@ -6,7 +6,7 @@ use netsilo_model::change::{Location, Target, Value, knobs};
 use netsilo_model::machine::cpuset::CpuSet;
 use netsilo_sys::transaction::journal;
 use netsilo_sys::transaction::record::Transaction;
-use netsilo_sys::transaction::undo::UndoScope;
+use netsilo_sys::transaction::undo::{self, RestoreResult, UndoScope, Undone};
 use proptest::prelude::*;
 
 use super::fake::Death;
@@ -170,6 +170,24 @@ fn with_mishap(kernel: &Fake, mishap: Mishap, run: impl FnOnce()) {
     kernel.failing.take();
 }
 
+/// Each knob, and whether it is restored. A kthread's are left out: undo of `threaded` replaces it.
+fn told(undone: &[Undone]) -> Vec<(u64, String, bool)> {
+    let knobs = |it: &Undone| {
+        let is_restored = |result: &RestoreResult| {
+            matches!(result, RestoreResult::Restored | RestoreResult::Reworded(_))
+        };
+        let of_kthread = |target: &Target| matches!(target, Target::NapiThread(_));
+        let knobs = it.knobs.iter().filter(|(target, _)| !of_kthread(target));
+        let knob = |(target, result): &(Target, RestoreResult)| {
+            (it.transaction, target.to_string(), is_restored(result))
+        };
+        knobs.map(knob).collect::<Vec<_>>()
+    };
+    let mut all: Vec<_> = undone.iter().flat_map(knobs).collect();
+    all.sort();
+    all
+}
+
 proptest! {
     #![proptest_config(ProptestConfig {
         cases: 600,
@@ -216,7 +234,13 @@ proptest! {
                 }
             }
         }
-        undo(&kernel, UndoScope::All).unwrap();
+        let history = journal::read_without_lock(&kernel, &kernel.state()).unwrap();
+        let transactions = history.map(|history| history.transactions).unwrap_or_default();
+        let announced = undo::expected(&kernel, &transactions, UndoScope::All);
+        let undone = undo(&kernel, UndoScope::All).unwrap();
+        if !resets {
+            prop_assert_eq!(told(&announced), told(&undone));
+        }
         for (target, expected) in targets().zip(expected) {
             prop_assert_eq!(read(&target), expected, "{}", target);
         }

@@ -8,6 +8,7 @@ use netsilo_model::machine::ids::Irq;
 use netsilo_model::snapshot::netdev::NetdevIdentity;
 use netsilo_sys::transaction::apply::{self, ApplyError, Drift, TransactionOptions};
 use netsilo_sys::transaction::journal::Journal;
+use netsilo_sys::transaction::kernel::Kernel as _;
 use netsilo_sys::transaction::undo::{RestoreResult, UndoScope};
 use netsilo_sys::transaction::verify::Arrival;
 
@@ -59,6 +60,23 @@ fn a_value_that_appears_late_is_still_ours() {
         [(_, RestoreResult::Restored)]
     ));
     assert_eq!(kernel.knobs(), before);
+}
+
+/// A script that ran instead of undo: no knob is waited for on its own.
+#[test]
+fn old_values_that_are_back_cost_one_wait_together() {
+    let dir = tempdir();
+    let kernel = Fake::new(dir.path());
+    let old = kernel.knobs();
+    apply(&kernel, &everything(&kernel)).unwrap();
+    kernel.set_knobs(&old);
+    let before = kernel.now();
+    let undone = undo(&kernel, UndoScope::All).unwrap();
+    let is_old =
+        |(_, result): &&(Target, RestoreResult)| matches!(result, RestoreResult::AlreadyOld);
+    let old = undone[0].knobs.iter().filter(is_old).count();
+    let waited = kernel.now() - before;
+    assert!(old > 20 && waited <= Duration::from_millis(20), "{old} knobs in {waited:?}");
 }
 
 #[test]

@@ -142,8 +142,16 @@ pub fn may_write(
     })
 }
 
-/// How often a knob is read, a millisecond apart, before an unexpected value counts.
-const LOOKS: u32 = 10;
+/// How long unexpected values of knobs are waited for that were written at one time, before they
+/// count.
+#[derive(Debug)]
+pub(crate) struct Patience(Duration);
+
+impl Default for Patience {
+    fn default() -> Self {
+        Self(Duration::from_millis(10))
+    }
+}
 
 /// Reads a knob that should have the value `expected`. Another value counts only if it stays.
 ///
@@ -155,24 +163,31 @@ pub fn read_settled(
     target: &Target,
     expected: &Value,
 ) -> Result<Reading, KnobError> {
-    settle(kernel, expected, &|| read(kernel, target))
+    settle(kernel, expected, &mut Patience::default(), &|| read(kernel, target))
 }
 
-/// Reads by `read` until the value is the expected one, or until another value has stayed.
+/// Reads by `read` until the value is the expected one, or until another value has stayed for as
+/// long as `patience` lasts, and for two looks.
 pub(crate) fn settle(
     kernel: &dyn Kernel,
     expected: &Value,
+    patience: &mut Patience,
     read: &dyn Fn() -> Result<Reading, KnobError>,
 ) -> Result<Reading, KnobError> {
-    let mut reading = read()?;
-    for _ in 1..LOOKS {
-        if reading.value == *expected {
-            break;
-        }
-        kernel.pause(Duration::from_millis(1));
-        reading = read()?;
+    const STEP: Duration = Duration::from_millis(1);
+    let reading = read()?;
+    if reading.value == *expected {
+        return Ok(reading);
     }
-    Ok(reading)
+    while let Some(left) = patience.0.checked_sub(STEP) {
+        kernel.pause(STEP);
+        patience.0 = left;
+        let reading = read()?;
+        if reading.value == *expected {
+            return Ok(reading);
+        }
+    }
+    read()
 }
 
 #[cfg(test)]
