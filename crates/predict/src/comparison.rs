@@ -5,9 +5,10 @@ use serde::Serialize;
 
 use crate::file::{self, BadScenario, Described};
 use crate::interval::Draws;
+use crate::limit::Limit;
+use crate::predict;
 use crate::prediction::CpuTime;
 use crate::scenario::Setting;
-use crate::{predict, prediction::Bottleneck};
 
 /// Predictions of several settings for one load.
 #[derive(Debug, Clone, PartialEq, Serialize)]
@@ -43,7 +44,7 @@ pub struct Predicted {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub interrupts_per_s: Option<f64>,
     /// What limits the rate.
-    pub bottleneck: Bottleneck,
+    pub limit: Limit,
     /// How each CPU spends its time.
     pub cpus: Vec<CpuTime>,
 }
@@ -65,7 +66,7 @@ pub fn compare(described: &Described, against: &str, draws: &Draws) -> Option<Co
             latency_us: expected.prediction.latency_us,
             ipis_per_s: expected.prediction.ipis,
             interrupts_per_s: expected.prediction.interrupts,
-            bottleneck: expected.prediction.bottleneck,
+            limit: expected.prediction.limit,
             cpus: expected.prediction.cpus,
         }
     };

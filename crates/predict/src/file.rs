@@ -9,7 +9,7 @@ use toml::{Table, Value};
 
 use crate::scenario::{
     Changes, Filter, Forward, Kernel, Load, Machine, Nic, Protocol, RequestResponse, Scenario,
-    Send, Service, Setting,
+    Send, Service, Setting, USUAL_CLOCK,
 };
 
 /// A scenario with its settings.
@@ -140,14 +140,31 @@ fn one() -> u32 {
     1
 }
 
-/// Clock of a server where none is stated (GHz).
 fn usual_clock() -> f64 {
-    2.5
+    USUAL_CLOCK
+}
+
+/// Text, also without quotes where it reads as a number: `irq = 7`, `kernel = 6.1`.
+#[derive(Deserialize)]
+#[serde(try_from = "Value")]
+struct Text(String);
+
+impl TryFrom<Value> for Text {
+    type Error = String;
+
+    fn try_from(value: Value) -> Result<Self, String> {
+        match value {
+            Value::String(text) => Ok(Self(text)),
+            Value::Integer(number) => Ok(Self(number.to_string())),
+            Value::Float(number) => Ok(Self(number.to_string())),
+            other => Err(format!("write a text, not {}", other.type_str())),
+        }
+    }
 }
 
 /// A kernel's version, of which only the age counts.
 #[derive(Deserialize)]
-#[serde(try_from = "String")]
+#[serde(try_from = "Text")]
 struct KernelVersion(Kernel);
 
 impl Default for KernelVersion {
@@ -156,13 +173,12 @@ impl Default for KernelVersion {
     }
 }
 
-impl TryFrom<String> for KernelVersion {
+impl TryFrom<Text> for KernelVersion {
     type Error = String;
 
-    fn try_from(text: String) -> Result<Self, String> {
-        let major: u32 = (text.split('.').next().and_then(|it| it.parse().ok()))
-            .ok_or_else(|| format!("{text:?}: write a kernel version, as 6.12"))?;
-        Ok(Self(if major < 4 { Kernel::Old } else { Kernel::Recent }))
+    fn try_from(Text(text): Text) -> Result<Self, String> {
+        let kernel = Kernel::of(&text);
+        Ok(Self(kernel.ok_or_else(|| format!("{text:?}: write a kernel version, as 6.12"))?))
     }
 }
 
@@ -256,13 +272,13 @@ fn one_sender() -> f64 {
 }
 
 fn cpu_set<'de, D: Deserializer<'de>>(from: D) -> Result<CpuSet, D::Error> {
-    let text = String::deserialize(from)?;
+    let Text(text) = Text::deserialize(from)?;
     CpuSet::parse_list(&text).map_err(|why| D::Error::custom(format!("{text:?}: {why}")))
 }
 
 /// A list of CPUs in the order in which it names them, as `4,0-2`.
 fn cpus_in_order<'de, D: Deserializer<'de>>(from: D) -> Result<Vec<usize>, D::Error> {
-    let text = String::deserialize(from)?;
+    let Text(text) = Text::deserialize(from)?;
     let mut cpus = Vec::new();
     for part in text.split(',') {
         let set =
@@ -357,6 +373,7 @@ impl NicKeys {
             hashes_udp_ports: self.udp_ports.unwrap_or(!is_bnx2),
             gbit: self.gbit,
             coalesce_us: self.coalesce_us,
+            client_coalesce_us: self.coalesce_us,
             coalesce_frames: self.coalesce_frames.max(1.0),
             mtu: self.mtu,
             bus_gbit: self.bus_gbit.unwrap_or(f64::INFINITY),
@@ -469,8 +486,10 @@ fn known_keys(load: &Load) -> (&'static str, &'static [&'static str]) {
     match load {
         Load::RequestResponse(load) if load.protocol == Protocol::Udp => ("udp-rr", udp),
         Load::RequestResponse(_) => ("tcp-rr", tcp),
-        Load::Forward(_) => ("forward", &["rps", "coalesce_us", "coalesce_frames", "filter"]),
-        Load::Service(_) => ("service", &["rps", "rfs", "queues"]),
+        Load::Forward(_) => {
+            ("forward", &["rps", "queues", "coalesce_us", "coalesce_frames", "filter"])
+        }
+        Load::Service(_) => ("service", &["rps", "queues"]),
         Load::Send(_) => ("send", &[]),
     }
 }

@@ -11,31 +11,28 @@
 //! `model`. Files, clock and printing must not come in, nor which settings are worth a look.
 
 pub mod comparison;
+mod demands;
 pub mod file;
-pub mod forward;
 pub mod interval;
+mod layout;
+pub mod limit;
 pub mod live;
+mod loads;
+mod network;
 pub mod parameters;
+mod placement;
 pub mod prediction;
-pub mod request_response;
+mod prices;
 pub mod scenario;
-pub mod send;
-pub mod service;
-mod shares;
 pub mod station;
-mod transaction;
 
+use demands::Demands;
 use parameters::Values;
 use prediction::Prediction;
-use scenario::{Load, Scenario, Setting};
+use scenario::{Scenario, Setting};
 
 /// Returns what `scenario`'s load gets under `setting`.
 pub fn predict(scenario: &Scenario, setting: &Setting, values: &Values) -> Prediction {
     let scenario = &*scenario.under(setting);
-    match &scenario.load {
-        Load::RequestResponse(load) => request_response::predict(scenario, load, setting, values),
-        Load::Forward(load) => forward::predict(scenario, load, setting, values),
-        Load::Send(load) => send::predict(scenario, load, values),
-        Load::Service(load) => service::predict(scenario, load, setting, values),
-    }
+    network::solve(scenario, Demands::new(scenario, setting, values))
 }

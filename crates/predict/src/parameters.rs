@@ -104,6 +104,8 @@ parameters! {
     client,
     /// Cycles that a kernel from 4.0 on, on a CPU of its time, needs for one of a 2.6.38.
     recent,
+    /// The same for cycles that are spent on each byte.
+    recent_byte,
     /// Factor on the cost of an inter-processor interrupt in a virtual machine.
     virtual_ipi,
     /// Forwarding through a bridge or a route, with the transmit call, per packet (cycles).
@@ -126,10 +128,13 @@ parameters! {
 impl Values {
     /// Returns the nanoseconds that one cycle of the table takes on `machine`.
     pub fn ns_per_cycle(&self, machine: &Machine) -> f64 {
-        let age = match machine.kernel {
-            Kernel::Old => 1.0,
-            Kernel::Recent => self.recent,
-        };
+        let age = if machine.kernel == Kernel::Old { 1.0 } else { self.recent };
+        age / machine.ghz
+    }
+
+    /// The same for a cycle that is spent on a byte.
+    pub fn ns_per_byte_cycle(&self, machine: &Machine) -> f64 {
+        let age = if machine.kernel == Kernel::Old { 1.0 } else { self.recent_byte };
         age / machine.ghz
     }
 

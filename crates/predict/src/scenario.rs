@@ -38,6 +38,17 @@ pub enum Kernel {
     Recent,
 }
 
+impl Kernel {
+    /// By its release, as `6.12`; `None` if this is no release.
+    pub fn of(release: &str) -> Option<Self> {
+        let major: u32 = release.split('.').next()?.parse().ok()?;
+        Some(if major < 4 { Self::Old } else { Self::Recent })
+    }
+}
+
+/// Clock of a server where none is stated (GHz).
+pub const USUAL_CLOCK: f64 = 2.5;
+
 impl Machine {
     /// Number of CPUs.
     pub fn cpu_count(&self) -> usize {
@@ -58,6 +69,8 @@ pub struct Nic {
     pub gbit: f64,
     /// Longest time that the NIC holds an interrupt back (us).
     pub coalesce_us: f64,
+    /// The same of the client's, which no setting changes (us).
+    pub client_coalesce_us: f64,
     /// Received frames after which it does not (frames).
     pub coalesce_frames: f64,
     /// Largest packet (bytes).
@@ -169,8 +182,8 @@ pub struct Service {
 /// Where the receive work runs.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct Setting {
-    /// CPU of each queue's interrupt; fewer than queues: taken in turn. For forwarding: of each
-    /// port.
+    /// CPU of each queue's interrupt; fewer than queues: taken in turn. For forwarding: the queues
+    /// of the first port, then those of the second.
     pub irq: Vec<usize>,
     /// CPUs that RPS spreads packets over; empty: RPS is off.
     pub rps: Vec<usize>,

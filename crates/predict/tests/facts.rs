@@ -2,10 +2,12 @@
 
 #![allow(clippy::unwrap_used, reason = "helpers of tests are tests too")]
 
+use netsilo_model::machine::cpuset::CpuId;
 use netsilo_predict::file::{self, Described};
+use netsilo_predict::limit::Limit;
 use netsilo_predict::parameters::Table;
 use netsilo_predict::predict;
-use netsilo_predict::prediction::{Bottleneck, Prediction};
+use netsilo_predict::prediction::Prediction;
 
 const REQUESTS: &str = include_str!("../../../cases/predict/request-response.toml");
 const GUEST: &str = include_str!("../../../cases/predict/service-in-a-guest.toml");
@@ -37,10 +39,10 @@ fn answers_of_256_bytes_over_tcp_meet_the_wire() {
     let most = 1e9 / (8.0 * 346.0);
     for setting in ["rps_rfs", "irq_affinity", "irq_affinity+rps_rfs"] {
         let out = predicted(&load, setting);
-        assert_eq!(out.bottleneck, Bottleneck::Link, "{setting}");
+        assert_eq!(out.limit, Limit::Link(String::new()), "{setting}");
         assert!((0.98..=1.001).contains(&(out.rate / most)), "{setting}: {}", out.rate);
     }
-    assert_eq!(predicted(&load, "none").bottleneck, Bottleneck::Softirq(0));
+    assert_eq!(predicted(&load, "none").limit, Limit::Cpu(CpuId(0)));
 }
 
 #[test]
@@ -51,7 +53,7 @@ fn udp_arrives_on_one_queue_and_affinity_alone_costs_4_to_11_percent() {
             let cost = -gain(&load, "irq_affinity", "none");
             assert!((0.04..=0.11).contains(&cost), "{bytes} B x {instances}: {cost}");
             let out = predicted(&load, "irq_affinity");
-            assert_eq!(out.bottleneck, Bottleneck::Softirq(1), "{bytes} B x {instances}");
+            assert_eq!(out.limit, Limit::Cpu(CpuId(1)), "{bytes} B x {instances}");
         }
     }
 }
@@ -82,5 +84,53 @@ fn rps_takes_forwarded_packets_to_other_cpus() {
     let with = predicted(&described(&text, &[rps]), "A_all_irqs_cpu0");
     assert!(without.cpus[1].softirq == 0.0 && with.cpus[1].softirq > 0.1, "{with:?}");
     assert!(with.rate > 1.1 * without.rate, "{} {}", with.rate, without.rate);
-    assert!(with.ipis.is_some_and(|ipis| ipis > 0.0) && without.ipis.is_none());
+    assert!(with.ipis.is_some_and(|ipis| ipis > 0.0) && without.ipis == Some(0.0));
+}
+
+#[test]
+fn forwarding_uses_all_queues_up_to_the_link() {
+    let text = FORWARD.replace("mbit = 166\n", "packets = 3000000\n");
+    let more = [("machine.cores", "16"), ("nic.queues", "8"), ("machine.kernel", "6.1")];
+    let rate = |irq, gbit| {
+        let changes = [&more[..], &[("settings.A_all_irqs_cpu0.irq", irq), ("nic.gbit", gbit)]];
+        predicted(&described(&text, &changes.concat()), "A_all_irqs_cpu0")
+    };
+    let (one, each, link) = (rate("0", "10"), rate("0-15", "10"), rate("0-15", "1"));
+    assert!(each.rate > 4.0 * one.rate, "{} {}", each.rate, one.rate);
+    assert_eq!(link.limit, Limit::Link(String::new()));
+    assert!((link.rate * 84.0 * 8.0 / 1e9 - 1.0).abs() < 0.001, "{}", link.rate);
+}
+
+#[test]
+fn a_service_on_idle_cpus_loses_nothing_and_no_cpu_does_more_than_it_has_time_for() {
+    let load = |softirq| {
+        let part = [("load.usr", "0.1"), ("load.sys", "0.02"), ("load.softirq", softirq)];
+        let guest = described(GUEST, &part);
+        (predicted(&guest, "none"), predicted(&guest, "rps"))
+    };
+    let (idle, rps) = load("0.04");
+    assert!((rps.rate / idle.rate - 1.0).abs() < 0.001 && idle.limit == Limit::Load, "{rps:?}");
+    let (full, relieved) = load("0.4");
+    assert!(relieved.rate > 1.2 * full.rate, "{} {}", relieved.rate, full.rate);
+    let cpu = full.cpus[1];
+    assert!(
+        cpu.softirq <= 1.001 && cpu.usr >= 0.0 && full.limit == Limit::Cpu(CpuId(1)),
+        "{cpu:?}"
+    );
+}
+
+#[test]
+fn readers_run_on_the_cpus_of_the_load_alone() {
+    let out = predicted(&described(REQUESTS, &[("load.cpus", "4-7")]), "none");
+    let runs = out.cpus.iter().map(|cpu| cpu.usr > 0.0);
+    assert_eq!(runs.collect::<Vec<_>>(), [[false; 4], [true; 4], [false; 4], [false; 4]].concat());
+}
+
+/// Cai et al., SIGCOMM 2021: a core of 3.4 GHz receives 42 Gbit/s and could send more.
+#[test]
+fn one_core_of_today_streams_some_42_gbit_per_second() {
+    let text = include_str!("../../../cases/predict/send.toml");
+    let new = [("machine.kernel", "5.4"), ("machine.ghz", "3.4"), ("nic.gbit", "100")];
+    let out = predicted(&described(text, &new), "none");
+    assert!((33e9..50e9).contains(&out.rate) && out.limit == Limit::Threads, "{}", out.rate);
 }

@@ -13,8 +13,8 @@ mod grid;
 use cells::described;
 use grid::{Place, Row, SETTINGS, other_rows, others, request_rows, requests};
 use netsilo_predict::interval::{Draws, Expected};
+use netsilo_predict::limit::Limit;
 use netsilo_predict::parameters::Table;
-use netsilo_predict::prediction::Bottleneck;
 
 const PAGE: &str = include_str!("../../../evidence/predictions.md");
 
@@ -64,7 +64,7 @@ fn each_cell_has_a_rate_and_its_cpus_with_intervals_of_at_most_a_quarter_to_each
         let (out, rate, gain) = (&cell.prediction, &cell.rate, &cell.gain);
         assert!(rate.value > 0.0 && rate.value.is_finite(), "{out:?}");
         // Of the guest, shares of time are known, and not its clock: its packets/s are not sure.
-        if out.bottleneck != Bottleneck::Cpus || out.latency_us.is_some() {
+        if out.limit != Limit::Cpus || out.latency_us.is_some() {
             assert!((rate.high - rate.low) / 2.0 <= 0.25 * rate.value, "{rate:?}");
         }
         assert!((gain.high - gain.low) / 2.0 <= 0.25 * (1.0 + gain.value), "{gain:?}");

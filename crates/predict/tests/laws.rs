@@ -1,10 +1,13 @@
 //! Known results, and what must hold for any scenario.
 
+#![allow(clippy::unwrap_used, reason = "helpers of tests are tests too")]
+
 use netsilo_model::machine::cpuset::CpuSet;
+use netsilo_predict::limit::Limit;
 use netsilo_predict::parameters::Table;
 use netsilo_predict::predict;
 use netsilo_predict::scenario::{
-    Kernel, Load, Machine, Nic, Protocol, RequestResponse, Scenario, Setting,
+    Filter, Forward, Kernel, Load, Machine, Nic, Protocol, RequestResponse, Scenario, Setting,
 };
 use netsilo_predict::station::Station;
 use proptest::prelude::*;
@@ -90,6 +93,7 @@ fn scenario(cpus: u32, threads: u32, queues: usize, load: RequestResponse) -> Sc
         hashes_udp_ports: true,
         gbit: 25.0,
         coalesce_us: 20.0,
+        client_coalesce_us: 20.0,
         coalesce_frames: 64.0,
         mtu: 1500.0,
         bus_gbit: f64::INFINITY,
@@ -141,17 +145,73 @@ proptest! {
     }
 
     #[test]
-    fn more_instances_hardly_get_less((scenario, setting) in any_case()) {
+    fn a_faster_clock_does_not_hurt(
+        (scenario, setting) in any_case(), forwards in any::<bool>(),
+    ) {
+        let slow = filled(scenario, forwards);
+        let mut fast = slow.clone();
+        fast.machine.ghz *= 2.0;
+        let [slow, fast] = [slow, fast].map(|it| rate(&it, &setting));
+        prop_assert!(fast >= slow * 0.98, "{fast} after {slow}");
+    }
+
+    #[test]
+    fn idle_cpus_do_not_hurt_where_each_stage_stays(
+        (scenario, setting) in any_case(), forwards in any::<bool>(), more in 1_u32..64,
+    ) {
+        let few = filled(scenario, forwards);
+        let mut many = few.clone();
+        many.machine.cores.extend(1000..1000 + more);
+        let [few, many] = [few, many].map(|it| rate(&it, &setting));
+        prop_assert!(many >= few * 0.999, "{many} after {few}");
+    }
+
+    #[test]
+    fn what_is_offered_is_forwarded_until_something_is_full(
+        (mut scenario, setting) in any_case(), offered in 1e4_f64..1e7, two_way in any::<bool>(),
+    ) {
         let values = Table::built_in().unwrap().values();
+        let mut out = |offered| {
+            scenario.load = forward(offered, two_way);
+            predict(&scenario, &setting, &values)
+        };
+        let (less, more) = (out(offered), out(1.5 * offered));
+        let all = if two_way { 2.0 * offered } else { offered };
+        prop_assert!(less.rate <= all * 1.0001);
+        prop_assert!(more.rate >= less.rate * 0.999, "{} after {}", more.rate, less.rate);
+        prop_assert!(less.limit != Limit::Load || less.rate >= all * 0.999, "{less:?}");
+        prop_assert!(more.cpus.iter().all(|cpu| cpu.softirq <= 1.001), "{more:?}");
+    }
+
+    #[test]
+    fn more_instances_hardly_get_less((scenario, setting) in any_case()) {
         let mut more = scenario.clone();
         if let Load::RequestResponse(load) = &mut more.load {
             load.instances *= 1.5;
         }
-        let few = predict(&scenario, &setting, &values).rate;
-        let many = predict(&more, &setting, &values).rate;
+        let [few, many] = [scenario, more].map(|it| rate(&it, &setting));
         // Near saturation the rounds may end before the fixed point.
-        prop_assert!(many >= few * 0.85, "{many} after {few}");
+        prop_assert!(many >= few * 0.95, "{many} after {few}");
     }
+}
+
+/// The scenario with more than fits: of requests, whose readers stay where they are, or of packets
+/// to forward.
+fn filled(mut scenario: Scenario, forwards: bool) -> Scenario {
+    let cpus = CpuSet::first(scenario.machine.cpu_count() as u32);
+    match &mut scenario.load {
+        Load::RequestResponse(load) if !forwards => (load.instances, load.cpus) = (1e5, cpus),
+        load => *load = forward(1e8, false),
+    }
+    scenario
+}
+
+fn forward(offered: f64, two_way: bool) -> Load {
+    Load::Forward(Forward { offered, two_way, frame_bytes: 64.0, filter: Filter::None })
+}
+
+fn rate(scenario: &Scenario, setting: &Setting) -> f64 {
+    predict(scenario, setting, &Table::built_in().unwrap().values()).rate
 }
 
 /// Throughput of `customers` who think for `think` and share one server, `demand` each: exact mean

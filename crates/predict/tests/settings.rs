@@ -59,3 +59,32 @@ fn a_key_that_changes_nothing_for_the_load_is_refused() {
         assert_eq!(refused.to_string(), format!("{key}: {what}"));
     }
 }
+
+#[test]
+fn numbers_need_no_quotes() {
+    let with = |value| parse(REQUESTS, &[("settings.none.irq", value)]).unwrap();
+    assert_eq!(with("7"), with("\"7\""));
+    assert!(parse(REQUESTS, &[("machine.kernel", "6.1")]).is_ok());
+    let refused = parse(REQUESTS, &[("settings.none.irq", "[7]")]).unwrap_err();
+    assert_eq!(refused.to_string(), "settings.none.irq: write a text, not array");
+}
+
+#[test]
+fn rfs_without_a_mask_of_rps_brings_packets_to_their_readers() {
+    let load = parse(REQUESTS, &[("settings.none.rfs", "32768")]).unwrap();
+    assert!((rate(&load, "none") / rate(&load, "rps_rfs") - 1.0).abs() < 0.001);
+}
+
+#[test]
+fn a_setting_without_coalescing_is_not_the_clients() {
+    let change = ("settings.irq_affinity.coalesce_us", "0");
+    let time = |described: &Described| {
+        let values = Table::built_in().unwrap().values();
+        let setting = &described.settings["irq_affinity"];
+        predict(&described.scenario, setting, &values).latency_us.unwrap()
+    };
+    let one = ("load.instances", "1");
+    let less =
+        time(&parse(REQUESTS, &[one]).unwrap()) - time(&parse(REQUESTS, &[one, change]).unwrap());
+    assert!((10.0..=18.0).contains(&less), "{less} of 18 us");
+}

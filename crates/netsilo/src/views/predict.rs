@@ -55,7 +55,7 @@ fn cells(setting: &Predicted, most: f64, presentation: Presentation) -> Vec<Cell
         ("usr+sys", sum(|cpu| cpu.usr + cpu.sys).into()),
         ("IPIs/s", or_dash(setting.ipis_per_s, count).into()),
         ("latency", or_dash(setting.latency_us, |us| nanoseconds(us * 1e3)).into()),
-        ("limit", setting.bottleneck.to_string().into()),
+        ("limit", setting.limit.to_string().into()),
     ]
 }
 

@@ -7,9 +7,10 @@ use netsilo_model::machine::cpuset::CpuId;
 use netsilo_model::snapshot::host::Snapshot;
 use netsilo_model::snapshot::netdev::{Netdev, TxQueue};
 
-use crate::live::loads::Loads;
-use crate::live::prices::Prices;
-use crate::live::work::{Shares, Work, normalized};
+use crate::live::work::{Work, normalized};
+use crate::loads::Loads;
+use crate::placement::Shares;
+use crate::prices::Prices;
 
 /// Packets per second that one CPU sends and one completes; negative where they no longer do.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -90,7 +91,7 @@ impl Moved {
         let topology = &work.analysis.after().topology;
         for Sent { from, to, packets } in &self.0 {
             let ns = prices.completion(topology.distance(*from, *to));
-            loads.cpus.entry(*to).or_default().softirq += packets * ns / 1e9;
+            loads.on_mut(*to).softirq += packets * ns / 1e9;
         }
     }
 }

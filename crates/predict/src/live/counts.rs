@@ -9,12 +9,14 @@ use netsilo_model::machine::cpuset::CpuId;
 use netsilo_model::snapshot::host::Snapshot;
 use serde::{Deserialize, Serialize};
 
-use crate::live::loads::{self, Loads};
-use crate::live::placement::Placement;
-use crate::live::prices::Prices;
+use crate::live::loads;
 use crate::live::unknowns::{Assumptions, End};
-use crate::live::work::{Queue, Shares, Work};
+use crate::live::work::{Queue, Work};
+use crate::loads::Loads;
 use crate::parameters::Values;
+use crate::placement::Placement;
+use crate::placement::Shares;
+use crate::prices::Prices;
 
 /// Rows of `/proc/interrupts` that RPS and wakeups raise: function calls and rescheduling.
 const IPIS: [&str; 2] = ["CAL", "RES"];
@@ -105,7 +107,7 @@ fn add(sum: &mut Shares, shares: &Shares, part: f64) {
 fn ipis(work: &Work<'_>, values: &Values, placement: impl Fn(usize) -> Placement) -> f64 {
     /// Time of a packet where it was not measured (ns); IPIs do not depend on it.
     const ANY: f64 = 1000.0;
-    let prices = Prices::new(work.analysis, *values, Assumptions::default());
+    let prices = Prices::observed(work.analysis, *values, Assumptions::default());
     let mut loads = Loads::default();
     for (number, queue) in work.queues.iter().enumerate() {
         let queue = Queue { ns: queue.ns.or(Some(ANY)), ..queue.clone() };

@@ -1,14 +1,14 @@
 //! What one setting would do to an observed machine.
 
 use std::collections::BTreeMap;
-use std::fmt;
 
-use netsilo_model::machine::cpuset::{CpuId, CpuSet};
+use netsilo_model::machine::cpuset::CpuId;
 use netsilo_trial::stats::Estimate;
-use serde::{Serialize, Serializer};
+use serde::Serialize;
 
+use crate::limit::Limit;
 use crate::live::claim::Claim;
-use crate::live::loads::Path;
+use crate::loads::Path;
 use crate::prediction::CpuTime;
 
 /// What one setting would do.
@@ -42,37 +42,6 @@ pub struct Expected {
     pub path: Path,
     /// How each CPU spends its time. Above 1 in sum: the load does not fit.
     pub cpus: BTreeMap<CpuId, CpuTime>,
-}
-
-/// What is full first.
-#[derive(Debug, Clone, PartialEq, Eq)]
-#[cfg_attr(feature = "schema", derive(schemars::JsonSchema), schemars(with = "String"))]
-pub enum Limit {
-    /// The interrupts, softirqs and NAPI kthreads of one CPU.
-    Cpu(CpuId),
-    /// All CPUs together.
-    Cpus,
-    /// The CPUs to which readers are pinned.
-    Pinned(CpuSet),
-    /// The link of a netdev.
-    Link(String),
-}
-
-impl fmt::Display for Limit {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Cpu(cpu) => write!(f, "softirq of cpu {cpu}"),
-            Self::Cpus => f.write_str("the CPUs"),
-            Self::Pinned(cpus) => write!(f, "pinned readers on {cpus}"),
-            Self::Link(netdev) => write!(f, "the link of {netdev}"),
-        }
-    }
-}
-
-impl Serialize for Limit {
-    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        serializer.collect_str(self)
-    }
 }
 
 /// The name of the machine as it is.

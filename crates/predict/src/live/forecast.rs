@@ -4,11 +4,12 @@ use netsilo_model::cost::weights::CostSource;
 use netsilo_model::derive::seen_costs::seen_ipis;
 use serde::Serialize;
 
-pub use crate::live::expected::{AS_IT_IS, Expected, Limit};
+pub use crate::limit::Limit;
+pub use crate::live::expected::{AS_IT_IS, Expected};
 use crate::live::judge::Judge;
-pub use crate::live::loads::Path;
 use crate::live::proposal::Proposal;
 use crate::live::work::{Queue, Work};
+pub use crate::loads::Path;
 
 /// What settings would do to the load that was observed.
 #[derive(Debug, Clone, PartialEq, Serialize)]

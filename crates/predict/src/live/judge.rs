@@ -12,17 +12,19 @@ use netsilo_model::snapshot::host::Snapshot;
 use netsilo_model::snapshot::netdev::Netdev;
 use netsilo_trial::stats::Estimate;
 
+use crate::limit::{Limit, Used, fullest};
 use crate::live::claim::{Claim, is_near_full};
 use crate::live::completions::{self, Moved};
-use crate::live::expected::{AS_IT_IS, Expected, Limit};
-use crate::live::loads::{self, Loads};
-use crate::live::placement::Placement;
-use crate::live::prices::Prices;
+use crate::live::expected::{AS_IT_IS, Expected};
+use crate::live::loads;
 use crate::live::proposal::Proposal;
 use crate::live::unknowns::{Assumptions, End, Unknown};
 use crate::live::work::Work;
+use crate::loads::Loads;
 use crate::parameters::Table;
+use crate::placement::Placement;
 use crate::prediction::CpuTime;
+use crate::prices::Prices;
 
 /// Standard deviations of an interval that holds nine of ten values.
 const NINE_OF_TEN: f64 = 1.645;
@@ -105,7 +107,7 @@ impl<'a> Judge<'a> {
         let present: Vec<Placement> =
             queues.map(|number| Placement::present(&work, number)).collect();
         let assume = |assumptions| {
-            let prices = Prices::new(work.analysis, values, assumptions);
+            let prices = Prices::observed(work.analysis, values, assumptions);
             let before = loads(&work, &prices, &present, &present);
             let full = full(&work, &present, &work.cpus);
             let full = loads(&work, &prices, &present, &full);
@@ -129,8 +131,7 @@ impl<'a> Judge<'a> {
     fn cpus(&self, it: &Assumed, to: &Loads) -> BTreeMap<CpuId, CpuTime> {
         let mut cpus = self.work.cpus.clone();
         for (cpu, time) in &mut cpus {
-            let old = it.before.cpus.get(cpu).copied().unwrap_or_default();
-            let new = to.cpus.get(cpu).copied().unwrap_or_default();
+            let (old, new) = (it.before.on(*cpu), to.on(*cpu));
             time.softirq = (time.softirq + (new.softirq - old.softirq)).max(0.0);
             time.sys = (time.sys + (new.task - old.task)).max(0.0);
         }
@@ -191,7 +192,7 @@ impl State {
         });
         let (loads, full) = of_setting.unwrap_or_else(|| (it.before.clone(), it.full.clone()));
         let now = as_it_is.like(it.assumptions);
-        let receives = now.before.cpus.keys().chain(loads.cpus.keys()).copied();
+        let receives = now.before.cpus().chain(loads.cpus());
         let stay = Staying { cpus: receives.collect(), share: it.assumptions.tasks_stay };
         let cpus = judge.cpus(it, &loads);
         let (fits, limit) = limit(&judge.work, &judge.cpus(it, &full), &stay);
@@ -216,31 +217,19 @@ struct Staying {
     share: f64,
 }
 
-/// How many times the load fits, and what is full then: the busiest resource (Denning and Buzen
-/// 1978); `cpus` are loads with full polls. Tasks leave a CPU that softirqs fill, except pinned
-/// ones and those in `stay`.
+/// How many times the load fits, and what is full then; `cpus` are loads with full polls. Tasks
+/// leave a CPU that softirqs fill, except pinned ones and those in `stay`.
 fn limit(work: &Work<'_>, cpus: &BTreeMap<CpuId, CpuTime>, stay: &Staying) -> (f64, Limit) {
-    let mut fullest = (work.share(cpus, &|_| true), Limit::Cpus);
-    for pinned in &work.pinned {
-        let share = work.share(cpus, &|cpu| pinned.contains(cpu));
-        if share > fullest.0 {
-            fullest = (share, Limit::Pinned(pinned.clone()));
-        }
-    }
-    for (cpu, time) in cpus {
-        let stays = if stay.cpus.contains(*cpu) { stay.share } else { 0.0 };
-        let tasks = stays * (time.usr + time.sys);
-        let share = (time.softirq + tasks) / work.room(*cpu);
-        if share > fullest.0 {
-            fullest = (share, Limit::Cpu(*cpu));
-        }
-    }
-    for (netdev, share) in links(work) {
-        if share > fullest.0 {
-            fullest = (share, Limit::Link(netdev.name.clone()));
-        }
-    }
-    (1.0 / fullest.0.max(1e-6), fullest.1)
+    let used = |(cpu, time): (&CpuId, &CpuTime)| Used {
+        cpu: *cpu,
+        tasks: time.usr + time.sys,
+        softirq: time.softirq,
+        room: work.room.get(cpu).copied().unwrap_or(1.0),
+        stays: if stay.cpus.contains(*cpu) { stay.share } else { 0.0 },
+    };
+    let links = links(work).map(|(netdev, share)| (share, Limit::Link(netdev.name.clone())));
+    let (share, limit) = fullest(cpus.iter().map(used), &work.pinned, links);
+    (1.0 / share.max(1e-6), limit)
 }
 
 /// How full the link of each netdev is.
@@ -395,9 +384,8 @@ impl Judge<'_> {
     /// the limit is: at most 1.
     fn steered(&self, state: &State) -> f64 {
         let before = &self.likely.before;
-        let of = |loads: &Loads, cpu| loads.cpus.get(cpu).map_or(0.0, |load| load.softirq);
-        let cpus = before.cpus.keys().chain(state.loads.cpus.keys());
-        let change = |cpu| (of(&state.loads, cpu) - of(before, cpu)).abs();
+        let cpus = before.cpus().chain(state.loads.cpus());
+        let change = |cpu| (state.loads.on(cpu).softirq - before.on(cpu).softirq).abs();
         (cpus.map(change).fold(0.0, f64::max) * state.fits_now).min(1.0)
     }
 

@@ -11,27 +11,13 @@ use netsilo_model::snapshot::netdev::RxQueue;
 use crate::live::flows::hashed;
 use crate::live::proposal::{fixed_coalescing, room_for_kthread};
 use crate::live::unknowns::End;
-use crate::live::work::{MOST_BATCH, Queue, Shares, Work, normalized};
+use crate::live::work::{MOST_BATCH, Queue, Work, normalized};
+use crate::placement::{Placement, Shares};
 use crate::prediction::CpuTime;
 
 /// Greatest factor by which polls of softirqs fill up between what was observed and a full CPU: how
 /// they do beyond that was not measured.
 const MOST_GROWTH: f64 = 4.0;
-
-/// Where the steps run, as shares of the packets.
-#[derive(Debug, Clone, PartialEq)]
-pub(crate) struct Placement {
-    /// By the CPU that polls.
-    pub(crate) poll: Shares,
-    /// By the CPU that runs the protocol; `None`: each packet stays where it is polled.
-    pub(crate) protocol: Option<Shares>,
-    /// Share of the data that RFS brings to its reader.
-    pub(crate) steered: f64,
-    /// Packets of one poll.
-    pub(crate) batch: f64,
-    /// Whether a kthread polls.
-    pub(crate) is_threaded: bool,
-}
 
 impl Placement {
     /// Returns where the packets of the queue of this number run now.
@@ -77,7 +63,7 @@ impl Placement {
             Some(blend(&hashed, &queue.read, steered))
         };
         let batch = batch(queue, now, settings);
-        Self { poll, protocol, steered, batch, is_threaded }
+        Self { poll, protocol, steered, batch, begun: 1.0, is_threaded }
     }
 
     /// The same where the CPUs that poll are full; `cpus` spend their time so before that.
@@ -108,11 +94,6 @@ impl Placement {
         };
         let most = MOST_BATCH.max(self.batch);
         Self { batch: (self.batch * grows).min(most), ..self.clone() }
-    }
-
-    /// Shares of the packets by the CPU that runs the protocol.
-    pub(crate) fn protocol(&self) -> &Shares {
-        self.protocol.as_ref().unwrap_or(&self.poll)
     }
 }
 
@@ -233,7 +214,7 @@ impl Steering {
         for (cpu, share) in observed.iter_mut().filter(|(cpu, _)| queue.polled.contains_key(cpu)) {
             let steered = match (self.rps.contains(*cpu), self.has_rfs) {
                 (true, _) => *share,
-                (false, true) => share.min(on(&queue.read, *cpu)),
+                (false, true) => share.min(queue.read.get(cpu).copied().unwrap_or(0.0)),
                 (false, false) => 0.0,
             };
             along += *share - steered;
@@ -245,9 +226,4 @@ impl Steering {
         observed.retain(|_, share| *share > 0.0);
         observed
     }
-}
-
-/// The share of a CPU.
-pub(crate) fn on(shares: &Shares, cpu: CpuId) -> f64 {
-    shares.get(&cpu).copied().unwrap_or(0.0)
 }

@@ -1,19 +1,14 @@
-//! What the steps cost on the observed machine (ns): measured on it where that was done, else from
-//! the parameters.
+//! What the steps cost on an observed machine, and how a packet's time divides into them.
 
-use netsilo_model::cost::weights::Costs;
 use netsilo_model::derive::analysis::Analysis;
 use netsilo_model::derive::receive_work::Bounds;
 use netsilo_model::derive::seen_costs::machine_costs;
-use netsilo_model::machine::topology::Distance;
 
 use crate::live::unknowns::{Assumptions, End};
 use crate::live::work::Queue;
 use crate::parameters::Values;
-use crate::scenario::{Kernel, Machine};
-
-/// Clock where the observation does not say it (GHz).
-const USUAL_CLOCK: f64 = 2.5;
+use crate::prices::Prices;
+use crate::scenario::{Kernel, Machine, USUAL_CLOCK};
 
 /// Least and greatest share of softirq time after driver and GRO, where it was not sampled
 /// (evidence/verdicts.md).
@@ -25,72 +20,15 @@ const PROTOCOL_OF_SMALL: (f64, f64) = (0.45, 0.85);
 /// Mean packet size in bytes up to which packets are small.
 const SMALL_BYTES: f64 = 512.0;
 
-/// What the steps cost, under one set of assumptions.
-#[derive(Debug)]
-pub(crate) struct Prices {
-    values: Values,
-    costs: Costs,
-    /// Nanoseconds of one cycle of the parameters.
-    unit: f64,
-    /// What is assumed of the costs.
-    assumptions: Assumptions,
-}
-
 impl Prices {
-    /// The prices of a machine.
-    pub(crate) fn new(analysis: &Analysis<'_>, values: Values, assumptions: Assumptions) -> Self {
-        let machine = machine(analysis);
-        Self {
-            values,
-            costs: machine_costs(analysis).costs,
-            unit: values.ns_per_cycle(&machine),
-            assumptions,
-        }
-    }
-
-    /// What a poll costs before its first packet: the interrupt; for a kthread also its wakeup from
-    /// another CPU, with the switches to it and back.
-    pub(crate) fn begin_poll(&self, is_threaded: bool) -> f64 {
-        let Values { interrupt, wakeup, idle_switch, .. } = self.values;
-        let kthread = (wakeup + idle_switch) * self.unit + self.costs.ipi_ns.llc;
-        let kthread = if is_threaded { kthread } else { 0.0 };
-        (interrupt * self.unit + kthread) * self.assumptions.polls
-    }
-
-    /// RPS's enqueue to another CPU, per packet.
-    pub(crate) fn enqueue(&self) -> f64 {
-        self.values.rps_enqueue * self.unit * self.assumptions.crossing
-    }
-
-    /// RPS's dequeue there, per packet, with the lines that it gets from the CPU that polled.
-    pub(crate) fn backlog(&self, distance: Distance) -> f64 {
-        let dequeue = self.values.backlog * self.unit
-            + self.costs.lines_per_packet / 2.0 * self.costs.line_ns.at(distance);
-        dequeue * self.assumptions.crossing
-    }
-
-    /// An IPI: to send, and to receive.
-    pub(crate) fn ipi(&self, distance: Distance) -> (f64, f64) {
-        let each = self.costs.ipi_ns.at(distance) / 2.0 * self.assumptions.crossing;
-        (each, each)
-    }
-
-    /// The lines of a packet that the protocol wrote, for its reader.
-    pub(crate) fn lines(&self, distance: Distance) -> f64 {
-        let lines = self.costs.lines_per_packet * self.costs.line_ns.at(distance);
-        lines * self.assumptions.crossing
-    }
-
-    /// The completion of a sent packet, with the lines that it gets from the CPU that sent.
-    pub(crate) fn completion(&self, distance: Distance) -> f64 {
-        let lines = self.costs.lines_per_packet / 2.0 * self.costs.line_ns.at(distance);
-        self.values.completion * self.unit + lines * self.assumptions.crossing
-    }
-
-    /// The lines of a packet that the device wrote, for the poll.
-    pub(crate) fn device_lines(&self, is_far: bool) -> f64 {
-        let distance = if is_far { Distance::Remote } else { Distance::Node };
-        self.costs.device_lines_per_packet * self.costs.line_ns.at(distance)
+    /// The prices of an observed machine, under these assumptions.
+    pub(crate) fn observed(
+        analysis: &Analysis<'_>,
+        values: Values,
+        assumptions: Assumptions,
+    ) -> Self {
+        let costs = Some(machine_costs(analysis).costs);
+        Self { costs, assumptions, ..Self::new(&machine(analysis), values) }
     }
 
     /// Share of a packet's softirq time after driver and GRO.
@@ -128,18 +66,11 @@ impl Prices {
         let (least, most) = if is_small { PROTOCOL_OF_SMALL } else { PROTOCOL };
         Bounds { least: likely.min(least), likely, most: likely.max(most) }
     }
-
-    /// How much slower a CPU is whose sibling is busy for this share of the time.
-    pub(crate) fn slow(&self, sibling_busy: f64) -> f64 {
-        let smt = self.assumptions.smt.unwrap_or(self.values.smt);
-        1.0 + (2.0 / smt - 1.0).max(0.0) * sibling_busy.min(1.0)
-    }
 }
 
 /// The machine as the parameters need it.
 fn machine(analysis: &Analysis<'_>) -> Machine {
     let snapshot = analysis.after();
-    let major = snapshot.machine.release.split('.').next().and_then(|it| it.parse::<u32>().ok());
     let clocks = snapshot.audit.as_ref().map(|audit| &audit.cpus);
     let clock = clocks.and_then(|cpus| {
         let fastest = cpus.values().filter_map(|cpu| cpu.max_khz).max()?;
@@ -148,7 +79,7 @@ fn machine(analysis: &Analysis<'_>) -> Machine {
     Machine {
         cores: Vec::new(),
         ghz: clock.unwrap_or(USUAL_CLOCK),
-        kernel: if major.is_some_and(|major| major < 4) { Kernel::Old } else { Kernel::Recent },
+        kernel: Kernel::of(&snapshot.machine.release).unwrap_or(Kernel::Recent),
         is_virtual: snapshot.machine.virtual_machine == Some(true),
     }
 }

@@ -14,7 +14,8 @@ use netsilo_model::snapshot::host::{IrqState, Snapshot};
 use netsilo_model::snapshot::netdev::{Association, Napi, Netdev, NetdevIdentity, RxQueue};
 
 use crate::live::supposed::{CannotSuppose, QueueCost, Supposed, parts};
-use crate::live::work::{Queue, Shares, Work};
+use crate::live::work::{Queue, Work};
+use crate::placement::Shares;
 
 /// Flows for each queue at least, so that these get about as many packets each.
 const LEAST_FLOWS: usize = 4;

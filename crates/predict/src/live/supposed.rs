@@ -12,7 +12,8 @@ use netsilo_model::snapshot::host::CpuCounters;
 use netsilo_model::snapshot::netdev::NetdevIdentity;
 use netsilo_model::snapshot::observation::Observation;
 
-use crate::live::work::{Queue, Shares, TooLittle, Work, idlest};
+use crate::live::work::{Queue, TooLittle, Work, idlest};
+use crate::placement::Shares;
 use crate::prediction::CpuTime;
 
 /// Clock ticks of a second (USER_HZ).

@@ -17,10 +17,8 @@ use netsilo_model::snapshot::netdev::Netdev;
 use netsilo_model::snapshot::observation::Observation;
 
 use crate::live::flows::Flows;
+use crate::placement::Shares;
 use crate::prediction::CpuTime;
-
-/// Shares of 1, by CPU.
-pub(crate) type Shares = BTreeMap<CpuId, f64>;
 
 /// Least share of the packets whose cost must be known.
 const LEAST_KNOWN: f64 = 0.5;

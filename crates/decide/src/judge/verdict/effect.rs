@@ -115,7 +115,7 @@ fn full_now(look: &NetdevLook<'_>) -> String {
             let idle = percent(look.idle(&work.usable()));
             format!("the cpus are idle {idle} of the time, and no single cpu is the bottleneck")
         }
-        Limit::Link(_) => format!("{} is {} full", now.limit, percent(1.0 / fits)),
+        _ => format!("{} is {} full", now.limit, percent(1.0 / fits)),
     }
 }
 

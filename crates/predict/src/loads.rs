@@ -1,0 +1,271 @@
+//! What receive work takes of each CPU under a placement: the same for an observed machine and for
+//! one that a file describes.
+
+use netsilo_model::machine::cpuset::CpuId;
+use netsilo_model::machine::topology::Distance;
+use serde::{Deserialize, Serialize};
+
+use crate::placement::Placement;
+use crate::prices::Prices;
+
+/// Least share of a packet's time that the poll keeps, where what RPS takes is subtracted.
+pub(crate) const LEAST_POLL: f64 = 0.2;
+
+/// Greatest share of the time in which a backlog is scheduled already.
+const MOST_SCHEDULED: f64 = 0.9;
+
+/// Shares of one CPU's time.
+#[derive(Debug, Clone, Copy, Default, PartialEq)]
+pub(crate) struct Load {
+    /// In interrupts, softirqs and NAPI kthreads.
+    pub(crate) softirq: f64,
+    /// In system calls.
+    pub(crate) task: f64,
+}
+
+/// What the receive work takes.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub(crate) struct Loads {
+    /// Of each CPU, by its number.
+    cpus: Vec<Load>,
+    /// Inter-processor interrupts per second, of RPS and of wakeups.
+    pub(crate) ipis: f64,
+    /// Time of each stage, as a share of one CPU.
+    pub(crate) path: Path,
+}
+
+impl Loads {
+    /// Of one CPU.
+    pub(crate) fn on(&self, cpu: CpuId) -> Load {
+        self.cpus.get(cpu.0 as usize).copied().unwrap_or_default()
+    }
+
+    pub(crate) fn on_mut(&mut self, cpu: CpuId) -> &mut Load {
+        let at = cpu.0 as usize;
+        if self.cpus.len() <= at {
+            self.cpus.resize(at + 1, Load::default());
+        }
+        &mut self.cpus[at]
+    }
+
+    /// Divides the loads of these CPUs evenly among them.
+    pub(crate) fn level(&mut self, cpus: &[usize]) {
+        let of = |cpu: &usize| CpuId(*cpu as u32);
+        let all: f64 = cpus.iter().map(|cpu| self.on(of(cpu)).softirq).sum();
+        for cpu in cpus {
+            self.on_mut(of(cpu)).softirq = all / cpus.len() as f64;
+        }
+    }
+
+    /// The CPUs that do some of it.
+    pub(crate) fn cpus(&self) -> impl Iterator<Item = CpuId> {
+        let used = self.cpus.iter().zip(0..).filter(|(load, _)| **load != Load::default());
+        used.map(|(_, cpu)| CpuId(cpu))
+    }
+}
+
+/// Time of each stage of receive work, of all CPUs.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+pub struct Path {
+    /// Interrupt, driver's poll, GRO.
+    pub poll: f64,
+    /// The protocol up to the socket, or forwarding.
+    pub protocol: f64,
+    /// RPS: enqueue, and dequeue on the other CPU with its cache lines.
+    pub steering: f64,
+    /// Inter-processor interrupts of RPS, sent and received.
+    pub ipis: f64,
+    /// Interrupts that wake readers on other CPUs, sent and received.
+    pub wakeups: f64,
+    /// Cache lines that a reader gets from the CPU that ran the protocol.
+    pub lines: f64,
+}
+
+impl Path {
+    /// The names of the stages, in the order of a packet.
+    pub const NAMES: [&'static str; 6] =
+        ["poll", "protocol", "steering", "IPIs", "wakeups", "cache lines"];
+
+    /// The times in the order of [`Self::NAMES`].
+    pub fn to_array(self) -> [f64; 6] {
+        [self.poll, self.protocol, self.steering, self.ipis, self.wakeups, self.lines]
+    }
+
+    /// The same, each stage times this.
+    #[must_use]
+    pub(crate) fn times(self, factor: f64) -> Self {
+        Self {
+            poll: self.poll * factor,
+            protocol: self.protocol * factor,
+            steering: self.steering * factor,
+            ipis: self.ipis * factor,
+            wakeups: self.wakeups * factor,
+            lines: self.lines * factor,
+        }
+    }
+}
+
+/// The parts of a packet's softirq time (ns).
+#[derive(Debug, Clone, Copy, Default, PartialEq)]
+pub(crate) struct Parts {
+    pub(crate) poll: f64,
+    /// The part of `poll` before its first packet, shared by the packets of a poll.
+    pub(crate) begin: f64,
+    pub(crate) protocol: f64,
+}
+
+/// How CPUs spend their time, as far as what a step costs depends on it.
+pub(crate) trait Cpus {
+    /// Share of the time in softirqs.
+    fn softirq(&self, cpu: CpuId) -> f64;
+    /// Share of the time without work.
+    fn idle(&self, cpu: CpuId) -> f64;
+    /// Share of the time in which the busiest of its core's other hardware threads is.
+    fn sibling_busy(&self, cpu: CpuId) -> f64;
+    /// How far two of them are from each other.
+    fn distance(&self, a: CpuId, b: CpuId) -> Distance;
+    /// Whether the device's memory is on another node.
+    fn is_far_from_device(&self, _: CpuId) -> bool {
+        false
+    }
+}
+
+/// Packets that are polled on one CPU and processed on one.
+#[derive(Debug, Clone, Copy)]
+struct Pair {
+    from: CpuId,
+    to: CpuId,
+    /// Share of all packets that `from` polls.
+    polled: f64,
+    /// Share of these that `to` processes.
+    part: f64,
+}
+
+impl Pair {
+    fn share(&self) -> f64 {
+        self.polled * self.part
+    }
+}
+
+/// Packets of one kind, and what their steps depend on.
+pub(crate) struct Steps<'a, C> {
+    pub(crate) cpus: &'a C,
+    pub(crate) prices: &'a Prices,
+    pub(crate) placed: &'a Placement,
+    /// Packets per second.
+    pub(crate) packets: f64,
+    /// Whether they are on their sender's backlog, without RPS.
+    pub(crate) is_backlog: bool,
+}
+
+impl<C: Cpus> Steps<'_, C> {
+    /// Adds polls, protocol, and what RPS takes between them.
+    pub(crate) fn add(&self, loads: &mut Loads, parts: Parts) {
+        self.polls(loads, parts);
+        for pair in self.pairs() {
+            let packets = self.packets * pair.share();
+            loads.path.protocol += self.softirq(loads, pair.to, packets * parts.protocol);
+            if self.placed.protocol.is_some() {
+                self.steer(loads, pair);
+            }
+        }
+    }
+
+    /// Adds time (ns) of each second to a CPU's softirqs, and returns it as a share; it takes
+    /// longer while the sibling is busy.
+    pub(crate) fn softirq(&self, loads: &mut Loads, cpu: CpuId, ns: f64) -> f64 {
+        let share = ns * self.prices.slow(self.cpus.sibling_busy(cpu)) / 1e9;
+        loads.on_mut(cpu).softirq += share;
+        share
+    }
+
+    fn polls(&self, loads: &mut Loads, parts: Parts) {
+        for (cpu, share) in &self.placed.poll {
+            let lines = self.prices.device_lines(self.cpus.is_far_from_device(*cpu))
+                - self.prices.device_lines(false);
+            let poll = (parts.poll + self.begin() - parts.begin).max(LEAST_POLL * parts.poll);
+            loads.path.poll += self.softirq(loads, *cpu, self.packets * share * (poll + lines));
+        }
+    }
+
+    /// What the begin of a poll costs each of its packets (ns).
+    pub(crate) fn begin(&self) -> f64 {
+        self.prices.begin_poll(self.placed.is_threaded) * self.placed.begun / self.placed.batch
+    }
+
+    /// Which CPU polls and which runs the protocol: the hash of RPS knows nothing of the first.
+    fn pairs(&self) -> impl Iterator<Item = Pair> {
+        self.placed.poll.iter().flat_map(|(&from, &polled)| {
+            let own = self.placed.protocol.is_none().then_some((from, 1.0));
+            let steered = self.placed.protocol.iter().flatten().map(|(to, part)| (*to, *part));
+            own.into_iter().chain(steered).map(move |(to, part)| Pair { from, to, polled, part })
+        })
+    }
+
+    /// The packets that another CPU processes than the one that polls.
+    fn steered(&self) -> impl Iterator<Item = Pair> {
+        self.pairs().filter(|pair| pair.from != pair.to)
+    }
+
+    /// The share of the packets that RPS takes to another CPU.
+    pub(crate) fn away(&self) -> f64 {
+        self.steered().map(|pair| pair.share()).sum()
+    }
+
+    /// What RPS costs the CPUs that poll, per packet (ns): a packet passes the backlog also where
+    /// it stays on its CPU.
+    pub(crate) fn sending(&self) -> f64 {
+        let each = |pair: Pair| {
+            let ipi = self.prices.ipi(self.distance(pair), self.cpus.idle(pair.to)).0;
+            let stays = pair.from == pair.to;
+            let own = if stays { self.backlog(Distance::SameCpu) } else { 0.0 };
+            pair.share() * (self.prices.enqueue() + own) + self.ipis(pair) * ipi / self.packets
+        };
+        if self.placed.protocol.is_none() { 0.0 } else { self.pairs().map(each).sum() }
+    }
+
+    /// What RPS costs the CPUs that it takes packets to, beyond the protocol, per packet (ns).
+    pub(crate) fn receiving(&self) -> f64 {
+        let each = |pair: Pair| {
+            let ipi = self.prices.ipi(self.distance(pair), self.cpus.idle(pair.to)).1;
+            let backlog = self.backlog(self.distance(pair));
+            pair.share() * backlog + self.ipis(pair) * ipi / self.packets
+        };
+        self.steered().map(each).sum()
+    }
+
+    fn steer(&self, loads: &mut Loads, pair: Pair) {
+        let (packets, ipis) = (self.packets * pair.share(), self.ipis(pair));
+        let distance = self.distance(pair);
+        let (send, receive) = self.prices.ipi(distance, self.cpus.idle(pair.to));
+        let enqueue = self.softirq(loads, pair.from, packets * self.prices.enqueue());
+        let backlog = self.softirq(loads, pair.to, packets * self.backlog(distance));
+        loads.path.steering += enqueue + backlog;
+        let sent = self.softirq(loads, pair.from, ipis * send);
+        loads.path.ipis += sent + self.softirq(loads, pair.to, ipis * receive);
+        loads.ipis += ipis;
+    }
+
+    /// What a packet costs more on another CPU's backlog. If it would be on its sender's backlog
+    /// otherwise, only its cache lines.
+    fn backlog(&self, distance: Distance) -> f64 {
+        let own = if self.is_backlog { self.prices.backlog(Distance::SameCpu) } else { 0.0 };
+        self.prices.backlog(distance) - own
+    }
+
+    /// IPIs of RPS per second: one for each poll that has packets for the other CPU
+    /// (`net_rps_action_and_irq_enable`), unless its backlog is scheduled.
+    fn ipis(&self, pair: Pair) -> f64 {
+        if pair.from == pair.to {
+            return 0.0;
+        }
+        let polls = self.packets * pair.polled / self.placed.batch;
+        let any = 1.0 - (1.0 - pair.part.min(1.0)).powf(self.placed.batch);
+        polls * any * (1.0 - self.cpus.softirq(pair.to).min(MOST_SCHEDULED))
+    }
+
+    fn distance(&self, pair: Pair) -> Distance {
+        self.cpus.distance(pair.from, pair.to)
+    }
+}
