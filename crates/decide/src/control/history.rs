@@ -90,7 +90,9 @@ impl History {
         if planned.change.is_some() {
             self.calm_since = now;
             self.followers.window(planned.read_there);
-        } else if now.saturating_sub(self.calm_since) >= policy.calm.max(self.hold_off(policy)) {
+        } else if now.saturating_sub(self.calm_since)
+            >= policy.calm.max(self.hold_off(None, policy))
+        {
             self.calm_since = now;
             self.moves = 0;
             self.had.clear();
@@ -139,9 +141,10 @@ impl History {
         self.hold_off_level = (self.hold_off_level + 1).min(HIGHEST_LEVEL);
     }
 
-    /// How long a change must be wanted if there were two changes since the last calm.
-    pub(super) fn hold_off(&self, policy: &Policy) -> Duration {
-        policy.hold_off_at(self.hold_off_level)
+    /// How long a change with this gain must be wanted if there were two changes since the last
+    /// calm.
+    pub(super) fn hold_off(&self, gain: Option<i64>, policy: &Policy) -> Duration {
+        policy.hold_off_at(self.hold_off_level, gain)
     }
 
     /// Whether its consumers are expected to follow the next change. Following once may be chance:

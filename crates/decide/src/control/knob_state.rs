@@ -409,7 +409,7 @@ impl TrackedKnob {
         if stays_on_llc && history.is_followed(now) {
             return Some(Hold::Followed);
         }
-        let hold_off_ends = want.since.saturating_add(history.hold_off(policy));
+        let hold_off_ends = want.since.saturating_add(history.hold_off(gain, policy));
         if history.moves > 1 && hold_off_ends > now {
             return Some(Hold::Restless(hold_off_ends));
         }

@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use netsilo_model::cost::problem::SECOND_NS;
 use serde::{Deserialize, Serialize};
 
 use crate::plan::Goal;
@@ -24,7 +25,8 @@ pub struct Policy {
     #[serde(with = "seconds")]
     pub calm: Duration,
     /// After the second change of a knob without a calm, the next change must be wanted for this
-    /// long without interruption. The time doubles with each further change.
+    /// long without interruption. The time doubles with each further change. A change that gains
+    /// twice [`HELD_GAIN`] loses twice as much while it is held, and is held half as long.
     #[serde(with = "seconds")]
     pub hold_off: Duration,
     /// Maximum hold-off after doubling.
@@ -43,6 +45,9 @@ pub struct Policy {
     /// confidence.
     pub worse_by: f64,
 }
+
+/// The gain, as a share of a CPU's time, of a change that is held for [`Policy::hold_off`].
+const HELD_GAIN: f64 = 0.05;
 
 /// The default observation window: one cycle.
 pub const WINDOW: Duration = Duration::from_secs(10);
@@ -65,14 +70,13 @@ impl Default for Policy {
 }
 
 impl Policy {
-    /// The hold-off at a level. There is none at level 0.
-    pub(super) fn hold_off_at(&self, level: u32) -> Duration {
-        match level.checked_sub(1) {
-            Some(doubled) => {
-                self.hold_off.saturating_mul(1 << doubled.min(16)).min(self.hold_off_most)
-            }
-            None => Duration::ZERO,
-        }
+    /// The hold-off at a level, of a change with this gain (CPU-nanoseconds per second). There is
+    /// none at level 0.
+    pub(super) fn hold_off_at(&self, level: u32, gain: Option<i64>) -> Duration {
+        let Some(doubled) = level.checked_sub(1) else { return Duration::ZERO };
+        let cost = gain.map_or(1.0, |gain| gain.max(1) as f64 / (HELD_GAIN * SECOND_NS));
+        let seconds = self.hold_off.as_secs_f64() * f64::from(1_u32 << doubled.min(16)) / cost;
+        Duration::from_secs_f64(seconds.min(self.hold_off_most.as_secs_f64()))
     }
 }
 
@@ -118,6 +122,14 @@ mod seconds {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn what_gains_more_is_held_for_a_shorter_time() {
+        let held = |level, gain| Policy::default().hold_off_at(level, gain).as_secs();
+        assert_eq!([0, 1, 2].map(|level| held(level, None)), [0, 600, 1200]);
+        assert_eq!([50_000_000, 500_000_000].map(|gain| held(1, Some(gain))), [600, 60]);
+        assert_eq!([1_000_000, 0, -1].map(|gain| held(1, Some(gain))), [6 * 3600; 3]);
+    }
 
     #[test]
     fn a_policy_is_read_in_seconds_and_an_unknown_key_refused() {

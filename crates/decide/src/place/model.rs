@@ -2,11 +2,10 @@
 
 use std::collections::BTreeMap;
 
-use netsilo_model::cost::assumed::Assumed;
 use netsilo_model::cost::problem::{CpuPlace, Item, Pair, Problem, SECOND_NS};
 use netsilo_model::cost::weights::ByDistance;
 use netsilo_model::machine::cpuset::{CpuId, CpuSet};
-use netsilo_model::machine::topology::{CoreKind, Cpu, LOCAL, NodeId, Topology};
+use netsilo_model::machine::topology::{CoreKind, Cpu, LOCAL, NodeId};
 
 use crate::place::capacity::Capacity;
 use crate::place::level_costs::LevelCosts;
@@ -111,7 +110,6 @@ impl<'a> Model<'a> {
         self.problem.beyond.extend(beyond);
         let at_home = home.map(|home| parts[home]);
         let here = at_home.unwrap_or_default();
-        let near_reader = NearReader::of(vector, self.capacity.topology);
         let from_sender = self.leaving_sender(vector);
         let cost = |(place, parts): (usize, &Parts)| {
             let cpu = self.cpus[place];
@@ -120,11 +118,10 @@ impl<'a> Model<'a> {
             }
             let nearer = Some(place) == home || parts.cpu_time() < here.cpu_time();
             let by_load = if nearer { 0.0 } else { assumed.moving_load * load * SECOND_NS };
-            let leaving = near_reader.leaving(cpu, &assumed) * SECOND_NS;
             let by_parts = at_home.map_or(0.0, |home| assumed.moving_parts * parts.changed(home));
             let by_counts = assumed.counting_errors * errors[place];
             // Rounding of the summed differences must not make a zero cost negative.
-            let leaving = leaving + from_sender.on(cpu, self.problem.places[place].levels);
+            let leaving = from_sender.on(cpu, self.problem.places[place].levels);
             (parts.total() + by_load + by_parts + by_counts + leaving).max(0.0) as f32
         };
         self.problem.fixed.extend(parts.iter().enumerate().map(cost));
@@ -261,38 +258,6 @@ fn slowdown(cpu: &Cpu) -> f64 {
     }
 }
 
-/// What a vector has where it is: its main reader's CPU, and the last-level cache of that CPU.
-#[derive(Default)]
-struct NearReader {
-    cpu: Option<CpuId>,
-    cache: Option<CpuSet>,
-}
-
-impl NearReader {
-    fn of(vector: &Vector, topology: &Topology) -> Self {
-        let Some((reader, home)) = vector.main_reader().zip(vector.present) else {
-            return Self::default();
-        };
-        let cache = topology.llc_of(reader);
-        Self {
-            cpu: (home == reader).then_some(reader),
-            cache: cache.contains(home).then_some(cache),
-        }
-    }
-
-    /// How much more the vector must gain to go to this CPU, as a share of a CPU's time.
-    fn leaving(&self, cpu: CpuId, assumed: &Assumed) -> f64 {
-        let mut more = 0.0;
-        if self.cpu.is_some_and(|reader| reader != cpu) {
-            more += assumed.leaving_cpu;
-        }
-        if self.cache.as_ref().is_some_and(|cache| !cache.contains(cpu)) {
-            more += assumed.leaving_cache;
-        }
-        more
-    }
-}
-
 /// What all rows share.
 struct Ground {
     /// The places of each core, by its number.
@@ -362,8 +327,6 @@ struct Row<'a> {
     /// How long its kthread waits for its turns on a CPU that always runs something else, as far
     /// as anyone waits for it (ns/s); 0 without a kthread.
     turns: f64,
-    /// Where its kthread waits longer than estimated, and by how much (ns/s).
-    longer: Option<(usize, f64)>,
     /// [`Model::felt`] of a kthread; 1 of a softirq, which preempts.
     felt: f64,
 }
@@ -412,7 +375,6 @@ impl<'a> Row<'a> {
         let far = ground.far[&vector.node].as_slice();
         let felt = if vector.threaded { model.felt(vector) } else { 1.0 };
         let turns = felt * vector.turns(&costs.assumed);
-        let longer = None;
         let row = Self {
             vector,
             capacity,
@@ -425,14 +387,13 @@ impl<'a> Row<'a> {
             variance,
             own,
             turns,
-            longer,
             felt,
         };
         row.with_measured_wait(model)
     }
 
-    /// Takes its kthread's wait where it is as measured. A kthread that gets its turns sooner than
-    /// estimated here gets them sooner elsewhere.
+    /// A kthread that was measured to get its turns sooner than estimated gets them sooner on all
+    /// CPUs. One that waited longer counts as estimated: elsewhere it would wait longer, too.
     fn with_measured_wait(mut self, model: &Model<'_>) -> Self {
         let Self { vector, capacity, ground, .. } = self;
         let home = vector.present.and_then(|cpu| model.place(&cpu));
@@ -443,8 +404,6 @@ impl<'a> Row<'a> {
         let estimated = self.turns * (self.contending(model, home) + others);
         if measured < estimated {
             self.turns *= measured / estimated;
-        } else {
-            self.longer = Some((home, measured - estimated));
         }
         self
     }
@@ -530,14 +489,13 @@ impl<'a> Row<'a> {
         let preempted = capacity.costs.assumed.preempted;
         let delayed =
             self.felt * preempted * load * here + model.problem.smt_loss * load * beside.min(1.0);
-        let longer = self.longer.filter(|(at, _)| *at == place).map_or(0.0, |(_, ns)| ns);
         Parts {
             wakeups: self.wakeups.on(cpu, levels) + self.woken.on(cpu, levels),
             lines: self.lines.on(cpu, levels),
             device: if self.far[place] { fetched * (line.remote - line.llc).max(0.0) } else { 0.0 },
             slow: load * (1.0 - 1.0 / slowdown) * SECOND_NS,
             handing: self.handed.on(cpu, levels),
-            waiting: delayed * SECOND_NS + self.turns * here + longer,
+            waiting: delayed * SECOND_NS + self.turns * here,
             ..Parts::default()
         }
     }

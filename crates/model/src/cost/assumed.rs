@@ -43,11 +43,6 @@ pub struct Assumed {
     /// A CPU's busy time differs by this share between measurements; a kthread, whose turns depend
     /// on it, must gain at least what that changes.
     pub busy_noise: f64,
-    /// A vector that is on its main reader's CPU must gain this much more to leave it: the wakeups
-    /// that this adds are counted, what waits is estimated.
-    pub leaving_cpu: f64,
-    /// A vector that is on its readers' last-level cache must gain this much more to leave it.
-    pub leaving_cache: f64,
     /// What two vectors cost that hand packets on and are on one CPU counts this much more, as a
     /// share, if a move parts them: flows come and go on other queues. At 1, the completions of a
     /// tx queue follow another sender if that one sends twice as much.
@@ -67,8 +62,6 @@ impl Default for Assumed {
             moving_parts: 0.10,
             counting_errors: 2.0,
             busy_noise: 0.05,
-            leaving_cpu: 0.005,
-            leaving_cache: 0.05,
             leaving_sender: 1.0,
         }
     }
@@ -80,7 +73,7 @@ type Scale = fn(&mut Assumed, f64);
 impl Assumed {
     /// Each parameter by its name in `evidence/outcomes.md`, and how to multiply it. Of costs above
     /// a threshold, the cost is multiplied, not the threshold.
-    const EACH: [(&str, Scale); 13] = [
+    const EACH: [(&str, Scale); 11] = [
         ("full CPU", |it, by| it.full.iter_mut().for_each(|(_, slope)| *slope *= by)),
         ("polls wait for each other", |it, by| {
             it.queued.iter_mut().for_each(|(_, slope)| *slope *= by);
@@ -93,16 +86,13 @@ impl Assumed {
         ("least gain by what changes", |it, by| it.moving_parts *= by),
         ("least gain by what is counted", |it, by| it.counting_errors *= by),
         ("least gain of a kthread", |it, by| it.busy_noise *= by),
-        ("leaving the reader's CPU", |it, by| it.leaving_cpu *= by),
-        ("leaving a cache", |it, by| it.leaving_cache *= by),
         ("leaving a sender's CPU", |it, by| it.leaving_sender *= by),
     ];
 
     /// Multiplies what a move must gain.
     pub fn scale_moving(&mut self, by: f64) {
         let Self { moving_least, moving_load, moving_cost, moving_parts, .. } = self;
-        let Self { counting_errors, busy_noise, .. } = self;
-        let Self { leaving_cpu, leaving_cache, leaving_sender, .. } = self;
+        let Self { counting_errors, busy_noise, leaving_sender, .. } = self;
         let parts = [
             moving_least,
             moving_load,
@@ -110,8 +100,6 @@ impl Assumed {
             moving_parts,
             counting_errors,
             busy_noise,
-            leaving_cpu,
-            leaving_cache,
             leaving_sender,
         ];
         for least in parts {

@@ -10,7 +10,7 @@ use crate::machine::cpuset::CpuId;
 /// Least share of a CPU's time that counts as its own, whatever the hypervisor takes.
 const LEAST_ROOM: f64 = 0.05;
 
-/// Shares of one CPU's time.
+/// Shares of one CPU's time, without what runs at low priority, which yields to everything.
 ///
 /// Interrupts and softirqs are as eBPF measured them at entry and exit, else by clock ticks; the
 /// rest is always by ticks. On a full CPU the two together may claim more than all time.
@@ -18,8 +18,6 @@ const LEAST_ROOM: f64 = 0.05;
 pub struct CpuUtilization {
     /// In user mode.
     pub usr: f64,
-    /// In user mode at low priority, which yields to everything.
-    pub nice: f64,
     /// In system calls and kernel threads, but those of NAPIs.
     pub sys: f64,
     /// In the kthreads of threaded NAPIs.
@@ -43,7 +41,7 @@ impl CpuUtilization {
         (self.softirq + self.hardirq + self.napi_kthreads).min(1.0)
     }
 
-    /// All time but idle, iowait and what yields.
+    /// All time but idle and iowait.
     pub fn busy(&self) -> f64 {
         (self.usr + self.sys + self.bound()).min(1.0)
     }
@@ -52,7 +50,7 @@ impl CpuUtilization {
     /// as booked: measured ones contain the IPIs of the present placement, which placement prices
     /// itself.
     pub fn claimed(&self) -> f64 {
-        let tasks = self.usr + self.nice + self.sys + self.napi_kthreads;
+        let tasks = self.usr + self.sys + self.napi_kthreads;
         tasks + self.softirq + self.booked_hardirq
     }
 
@@ -61,7 +59,7 @@ impl CpuUtilization {
         self.booked_hardirq + self.booked_softirq
     }
 
-    /// User and system time of what does not yield, within what interrupts leave.
+    /// User and system time, within what interrupts leave.
     pub fn tasks(&self) -> (f64, f64) {
         let left = (1.0 - self.bound()) / (self.usr + self.sys).max(f64::MIN_POSITIVE);
         (self.usr * left.min(1.0), self.sys * left.min(1.0))
@@ -83,10 +81,11 @@ pub fn utilization(analysis: &Analysis<'_>) -> BTreeMap<CpuId, CpuUtilization> {
             (measured.softirq(), measured.interrupted() - measured.softirq())
         });
         let napi_kthreads = kthreads.get(cpu).copied().unwrap_or(0.0).min(shares.sys);
+        // The kernel counts user time by priority, and system time as a whole.
+        let niced = shares.nice / (shares.usr + shares.nice).max(f64::MIN_POSITIVE);
         let utilization = CpuUtilization {
             usr: shares.usr,
-            nice: shares.nice,
-            sys: shares.sys - napi_kthreads,
+            sys: (shares.sys - napi_kthreads) * (1.0 - niced),
             napi_kthreads,
             softirq,
             hardirq,
