@@ -33,8 +33,7 @@ fn queue(irq: u32, load: f64, reader: u32) -> SceneQueue {
 fn predict(scene: &Scene, load: f64, change: impl Fn(&mut Snapshot)) -> Forecast {
     let (observation, costs) = (scene.observation(), Costs::default());
     let analysis = Analysis::new(&observation, &costs);
-    let mut setting = Proposal::new("new", &observation.after, &[]);
-    change(&mut setting.after);
+    let setting = Proposal::edited("new", &observation.after, change);
     forecast(&Work::new(&analysis).unwrap(), load, &[setting])
 }
 
@@ -121,11 +120,8 @@ fn a_longer_wait_before_interrupts_spares_some_of_them() {
     coalescing(10)(&mut observation.after);
     let costs = Costs::default();
     let analysis = Analysis::new(&observation, &costs);
-    let settings = [10, 20, 100].map(|usecs| {
-        let mut setting = Proposal::new(usecs.to_string(), &observation.after, &[]);
-        coalescing(usecs)(&mut setting.after);
-        setting
-    });
+    let settings = [10, 20, 100]
+        .map(|usecs| Proposal::edited(usecs.to_string(), &observation.after, coalescing(usecs)));
     let forecast = forecast(&Work::new(&analysis).unwrap(), 1.0, &settings);
     let softirqs: Vec<f64> = forecast.settings.iter().map(|it| softirq(it, 0)).collect();
     assert!(close(softirqs[0], 0.9) && close(softirqs[1], 0.9), "{softirqs:?}");
@@ -169,8 +165,7 @@ fn readers_that_are_pinned_cannot_leave_a_cpu_that_becomes_full() {
     let tgids = observation.attribution.consumption.iter().map(|it| it.consumer.tgid);
     let pinned = tgids.map(|tgid| (tgid, cpu(1))).collect();
     let before = observation.after.clone();
-    let mut to_reader = Proposal::new("same cpu", &before, &[]);
-    move_irq(&mut to_reader.after, 30, 1);
+    let to_reader = Proposal::edited("same cpu", &before, |after| move_irq(after, 30, 1));
     let costs = Costs::default();
     let limits = |observation: &Observation| {
         let analysis = Analysis::new(observation, &costs);

@@ -75,13 +75,13 @@ impl RecordedOutcomes {
         let Ok(work) = Work::new(&analysis) else { return (false, Vec::new()) };
         let others: Vec<usize> = load.placements().filter(|it| *it != start.placement).collect();
         let proposal = |placement: &usize| {
-            let mut proposal = Proposal::new("other", analysis.after(), &[]);
-            for silo in &analysis.silos.queues {
-                if let Some(cpu) = cpu_of(load, *placement, silo) {
-                    put(&mut proposal.after, silo, cpu);
+            Proposal::edited("other", analysis.after(), |after| {
+                for silo in &analysis.silos.queues {
+                    if let Some(cpu) = cpu_of(load, *placement, silo) {
+                        put(after, silo, cpu);
+                    }
                 }
-            }
-            proposal
+            })
         };
         let proposals: Vec<Proposal> = others.iter().map(proposal).collect();
         let settings = forecast(&work, 1.0, &proposals).settings;

@@ -78,15 +78,14 @@ pub(super) fn predicted(settings: &[VethSetting], bundle: &Path) -> Result<Vec<P
 
 /// The machine with a setting.
 fn proposal(setting: &VethSetting, before: &Snapshot) -> Proposal {
-    let mut proposal = Proposal::new(words(setting), before, &[]);
-    let netdevs = proposal.after.netdevs.iter_mut();
-    for netdev in netdevs.filter(|netdev| netdev.name == NETDEV) {
-        for thread in netdev.napis.iter_mut().filter_map(|napi| napi.thread.as_mut()) {
-            thread.cpus = setting.kthreads.iter().copied().map(CpuId).collect();
+    Proposal::edited(words(setting), before, |after| {
+        for netdev in after.netdevs.iter_mut().filter(|netdev| netdev.name == NETDEV) {
+            for thread in netdev.napis.iter_mut().filter_map(|napi| napi.thread.as_mut()) {
+                thread.cpus = setting.kthreads.iter().copied().map(CpuId).collect();
+            }
+            for queue in &mut netdev.rx_queues {
+                queue.rps_cpus = Some(cpus_of(setting.rps));
+            }
         }
-        for queue in &mut netdev.rx_queues {
-            queue.rps_cpus = Some(cpus_of(setting.rps));
-        }
-    }
-    proposal
+    })
 }

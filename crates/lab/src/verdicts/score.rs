@@ -75,11 +75,12 @@ impl Pair<'_> {
         let netdev = netdev.with_context(|| format!("{file:?} has no {NETDEV}"))?;
         let verdict = rps_onto(&Look::new(&analysis), netdev, &self.cpus);
         let verdict = verdict.map_or(Claim::Unknown, |verdict| verdict.claim);
-        let mut after = Proposal::new("RPS", &observation.after, &[]);
-        let queues = after.after.netdevs.iter_mut().filter(|netdev| netdev.name == NETDEV);
-        for queue in queues.flat_map(|netdev| &mut netdev.rx_queues) {
-            queue.rps_cpus = Some(self.cpus.clone());
-        }
+        let after = Proposal::edited("RPS", &observation.after, |after| {
+            let netdevs = after.netdevs.iter_mut().filter(|netdev| netdev.name == NETDEV);
+            for queue in netdevs.flat_map(|netdev| &mut netdev.rx_queues) {
+                queue.rps_cpus = Some(self.cpus.clone());
+            }
+        });
         let forecast = Work::new(&analysis).ok().map(|work| forecast(&work, 1.0, &[after]));
         let expected = forecast.and_then(|forecast| match forecast.settings.as_slice() {
             [now, after] => Some((after.gain?, is_near_full(now.fits.value))),

@@ -47,9 +47,9 @@ pub struct Silo {
     pub queue: Option<u32>,
     /// Its interrupt; `None` if unknown.
     pub irq: Option<Association<Irq>>,
-    /// Action names of the interrupt.
+    /// Action names of the interrupt; of many, the first 32.
     pub actions: Vec<String>,
-    /// Other queues that share the interrupt (`rx-1`, `tx-0`).
+    /// Other queues that share the interrupt (`rx-1`, `tx-0`); of many, the first 32 and `8 more`.
     pub shares_irq_with: Vec<String>,
     /// Requested affinity of the interrupt.
     pub requested: Option<CpuSet>,

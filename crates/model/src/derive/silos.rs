@@ -178,7 +178,8 @@ impl<'a> Index<'a> {
         self.napis.get(&(netdev.ifindex, napi)).filter(|_| napi.0 != 0)?.thread.clone()
     }
 
-    /// Other queues of the same interrupt; those of other devices include the device name.
+    /// Other queues of the same interrupt; those of other devices include the device name. Of many,
+    /// the first ones and the number of the others.
     fn sharers(&self, netdev: &Netdev, queue: &RxQueue, irq: Irq) -> Vec<String> {
         let all = self.announced.get(&irq).map_or(&[][..], Vec::as_slice);
         let others = all.iter().filter(|(other, is_rx, index)| {
@@ -192,9 +193,14 @@ impl<'a> Index<'a> {
             };
             format!("{device}{}-{index}", if *is_rx { "rx" } else { "tx" })
         };
-        others.map(label).collect()
+        let more = all.len().saturating_sub(MOST_SHARERS + 1);
+        let more = (more > 0).then(|| format!("{more} more"));
+        others.map(label).take(MOST_SHARERS).chain(more).collect()
     }
 }
+
+/// Greatest number of actions and queues that are named as sharers of an interrupt.
+const MOST_SHARERS: usize = 32;
 
 /// Builds a silo from the queue's settings in the snapshot.
 fn settings(
@@ -215,7 +221,7 @@ fn settings(
     Silo {
         netdev: NetdevIdentity::from_netdev(netdev),
         queue: Some(queue.index),
-        actions: state.map(|s| s.actions.clone()).unwrap_or_default(),
+        actions: state.iter().flat_map(|s| &s.actions).take(MOST_SHARERS).cloned().collect(),
         shares_irq_with: irq
             .as_ref()
             .map(|irq| index.sharers(netdev, queue, irq.to))

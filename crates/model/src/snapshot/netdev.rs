@@ -211,8 +211,8 @@ impl NetdevIdentity {
 
     /// Whether this is the netdev: the same name on the same device.
     pub fn is(&self, netdev: &Netdev) -> bool {
-        self.name == netdev.name
+        self.ifindex.is_none_or(|ifindex| ifindex == netdev.ifindex)
+            && self.name == netdev.name
             && self.device_path == netdev.device_path
-            && self.ifindex.is_none_or(|ifindex| ifindex == netdev.ifindex)
     }
 }

@@ -29,7 +29,7 @@ pub fn duration(text: &str) -> Result<Duration, String> {
 /// Parses a time that is long enough to count in.
 pub(crate) fn counting_time(text: &str) -> Result<Duration, String> {
     match duration(text)? {
-        time if time < Duration::from_millis(10) => Err("write at least 10ms".into()),
+        time if time < Duration::from_millis(1) => Err("write at least 1ms".into()),
         time => Ok(time),
     }
 }
@@ -48,10 +48,10 @@ pub(crate) fn percent(text: &str) -> Result<f64, String> {
 mod tests {
     #[test]
     fn nothing_is_counted_in_no_time() {
-        for text in ["0s", "9ms"] {
-            assert_eq!(super::counting_time(text), Err("write at least 10ms".into()));
+        for text in ["0s", "900us"] {
+            assert_eq!(super::counting_time(text), Err("write at least 1ms".into()));
         }
-        assert!(super::counting_time("10ms").is_ok() && super::counting_time("31d").is_err());
+        assert!(super::counting_time("1ms").is_ok() && super::counting_time("31d").is_err());
     }
 
     #[test]

@@ -53,7 +53,13 @@ impl Placed {
         let is_moved = |(number, ways): &(usize, [Placement; 3])| {
             ways.iter().any(|way| *way != present[*number])
         };
-        Self { moved: placed.filter(is_moved).collect(), sent: completions::moved(work, settings) }
+        let is_xps = |change: &Change| matches!(change.target, Target::XpsCpus(_));
+        let sent = if changes.is_some_and(|changes| !changes.iter().any(is_xps)) {
+            Some(Moved::default())
+        } else {
+            completions::moved(work, settings)
+        };
+        Self { moved: placed.filter(is_moved).collect(), sent }
     }
 
     /// The queues whose packets run elsewhere than now.

@@ -145,7 +145,7 @@ fn batch(queue: &Queue<'_>, now: &Snapshot, settings: &Snapshot) -> f64 {
         })
     };
     // Fewer packets arrive during a poll, and the wait before it.
-    let here = 1.0 + (queue.batch - 1.0) * queue.crowd;
+    let here = queue.batch - (queue.batch - 1.0) * (1.0 - queue.crowd);
     match (gathered(now), gathered(settings)) {
         (Some(old), Some(new)) if old != new => (here * new / old).clamp(1.0, MOST_BATCH.max(here)),
         _ => here,

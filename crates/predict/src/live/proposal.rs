@@ -17,11 +17,11 @@ pub struct Proposal {
     /// Its name.
     pub name: String,
     /// The machine with it.
-    pub after: Snapshot,
+    pub(crate) after: Snapshot,
     /// Knobs that it changes and the model does not know.
     pub not_modeled: Vec<String>,
-    /// What it changes; if empty, whatever differs in `after`.
-    changes: Vec<Change>,
+    /// What it changes; `None`: whatever differs in `after`.
+    changes: Option<Vec<Change>>,
 }
 
 impl Proposal {
@@ -30,13 +30,23 @@ impl Proposal {
         let after = apply_to(before, changes);
         let unknown = changes.iter().filter(|change| !knows(&change.target, before, &after));
         let not_modeled = unknown.map(|change| change.target.to_string()).collect();
-        let changes = changes.to_vec();
-        Self { name: name.into(), not_modeled, after, changes }
+        Self { name: name.into(), not_modeled, after, changes: Some(changes.to_vec()) }
+    }
+
+    /// A machine with other settings. All of them must be ones that the model knows.
+    pub fn edited(
+        name: impl Into<String>,
+        before: &Snapshot,
+        edit: impl FnOnce(&mut Snapshot),
+    ) -> Self {
+        let mut after = before.clone();
+        edit(&mut after);
+        Self { name: name.into(), not_modeled: Vec::new(), after, changes: None }
     }
 
     /// What it changes; `None` if that may be anything.
     pub(crate) fn changes(&self) -> Option<&[Change]> {
-        (!self.changes.is_empty()).then_some(&self.changes)
+        self.changes.as_deref()
     }
 
     /// The machine that this setting makes of the observed one, if packets arrive on other queues
@@ -47,7 +57,7 @@ impl Proposal {
     pub(crate) fn other_queues(&self, work: &Work<'_>) -> Result<Option<Supposed>, String> {
         let before = work.analysis.after();
         let mut found: Option<Supposed> = None;
-        for change in &self.changes {
+        for change in self.changes.iter().flatten() {
             let target = &change.target;
             let unknown = |why: CannotSuppose| format!("{target} ({why})");
             let supposed = match (target, &change.new) {
@@ -90,20 +100,20 @@ impl Proposal {
                 _ => false,
             }
         };
-        self.changes.iter().filter(is_unknown).map(|change| change.target.to_string())
+        self.changes.iter().flatten().filter(is_unknown).map(|change| change.target.to_string())
     }
 
     /// The knobs of XPS that it changes, in words.
     pub(crate) fn xps(&self) -> impl Iterator<Item = String> {
         let is_xps = |change: &&Change| matches!(change.target, Target::XpsCpus(_));
-        self.changes.iter().filter(is_xps).map(|change| change.target.to_string())
+        self.changes.iter().flatten().filter(is_xps).map(|change| change.target.to_string())
     }
 
     /// The supposed machine with the other changes: those that do not define its queues.
     pub(crate) fn rest(&self, machine: &Supposed) -> Snapshot {
         let makes = |change: &Change| makes_queues(&change.target);
         let rest: Vec<Change> =
-            self.changes.iter().filter(|change| !makes(change)).cloned().collect();
+            self.changes.iter().flatten().filter(|change| !makes(change)).cloned().collect();
         apply_to(&machine.observation.after, &rest)
     }
 }

@@ -1,5 +1,7 @@
 //! All verdicts on a netdev, and single ones for the notes of a plan.
 
+use std::collections::HashSet;
+
 use netsilo_model::machine::cpuset::CpuSet;
 use netsilo_model::snapshot::netdev::Netdev;
 use netsilo_predict::live::claim::Claim;
@@ -10,17 +12,33 @@ use crate::judge::verdict::remedy_verdict::{RemedyName, RemedyVerdict};
 use crate::judge::verdict::{interrupts, packet_steering, poll, queues, software};
 use crate::plan::Plan;
 
+/// Greatest number of netdevs that are judged: each verdict is a forecast of the whole machine.
+const MOST_JUDGED: usize = 64;
+
 /// The verdicts on all netdevs with receive traffic, each with the changes that it calls for; empty
-/// without rates. `spread` is the plan that spreads all interrupts and kthreads.
+/// without rates. `spread` is the plan that spreads all interrupts and kthreads. Of many netdevs,
+/// those that receive most packets are judged.
 pub(crate) fn verdicts(look: &Look<'_>, spread: &Plan) -> Vec<RemedyVerdict> {
+    let netdevs = &look.analysis.after().netdevs;
+    let packets = |netdev: &Netdev| {
+        NetdevLook::new(look, netdev).map_or(0.0, |look| look.received.packets_per_s())
+    };
+    let mut most: Vec<(f64, &str)> =
+        netdevs.iter().map(|netdev| (packets(netdev), netdev.name.as_str())).collect();
+    most.sort_by(|a, b| b.0.total_cmp(&a.0));
+    let others: HashSet<&str> = most.iter().skip(MOST_JUDGED).map(|(_, name)| *name).collect();
     let on = |netdev: &Netdev| match NetdevLook::new(look, netdev) {
+        Some(_) if others.contains(netdev.name.as_str()) => {
+            let why = format!("{MOST_JUDGED} other netdevs receive more packets: they are judged");
+            vec![RemedyVerdict::on(netdev, RemedyName::Rps, Claim::Unknown, why)]
+        }
         Some(look) => of_netdev(&look, spread),
         None => RemedyName::ALL
             .into_iter()
             .filter_map(|name| without_work(look, netdev, name))
             .collect(),
     };
-    look.analysis.after().netdevs.iter().flat_map(on).collect()
+    netdevs.iter().flat_map(on).collect()
 }
 
 /// The verdict on RPS onto these CPUs; `None` for a netdev without receive traffic.
