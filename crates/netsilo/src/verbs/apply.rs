@@ -28,15 +28,11 @@ use crate::views;
 use crate::views::applied::ApplyResult;
 use crate::views::undone::restore_result;
 
-/// Options of a plan that `apply` makes. Arguments that require `--plan` name them too, because
-/// clap does not demand an argument that a given one excludes.
-const OF_A_NEW_PLAN: [&str; 3] = ["GoalArgs", "GoalKeys", "LiveArgs"];
-
 /// Arguments of `netsilo apply`.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
     /// Apply exactly the plan in this file (-: standard input), as printed by `netsilo plan --json`
-    #[arg(long, value_name = "FILE", conflicts_with_all = OF_A_NEW_PLAN)]
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["GoalArgs", "GoalKeys", "LiveArgs"])]
     plan: Option<PathBuf>,
     /// Also write a new plan that is forecast to hurt; with --plan, also write changes that netsilo
     /// itself would not plan: work on isolated or offline CPUs, interrupts that cannot be moved,

@@ -41,8 +41,8 @@ struct Placed {
 }
 
 impl Placed {
-    /// The placement of the judge's work under `settings`, which `changes` made of the present ones;
-    /// `None`: anything may differ.
+    /// The placement of the judge's work under `settings`, which `changes` made of the present
+    /// ones; `None`: anything may differ.
     fn new(judge: &Judge<'_>, settings: &Snapshot, changes: Option<&[Change]>) -> Self {
         let Judge { work, present, .. } = judge;
         let ways = |number| {
