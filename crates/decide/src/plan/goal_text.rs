@@ -16,16 +16,20 @@ pub fn cpus_or_off(text: &str) -> Result<CpuSet, CpuSetError> {
     if text == "off" { Ok(CpuSet::new()) } else { some_cpus(text) }
 }
 
-/// Parses a number of entries of the RFS flow table; `off` is 0.
+/// Parses a number of entries of the RFS flow table (`32768`, `32k`); `off` is 0.
 pub fn entries_or_off(text: &str) -> Result<u32, &'static str> {
     if text == "off" {
         return Ok(0);
     }
-    let entries: u32 = text.parse().map_err(|_| "write a number of entries (32768) or off")?;
-    if (1..=1 << 29).contains(&entries) {
-        Ok(entries)
-    } else {
-        Err("the kernel accepts 1 to 536870912 entries, or off")
+    let thousands = text.strip_suffix(['k', 'K']);
+    let number: u64 = thousands
+        .unwrap_or(text)
+        .parse()
+        .map_err(|_| "write a number of entries (32768, 32k) or off")?;
+    let entries = if thousands.is_some() { number.saturating_mul(1024) } else { number };
+    match u32::try_from(entries) {
+        Ok(entries) if (1..=1 << 29).contains(&entries) => Ok(entries),
+        _ => Err("the kernel accepts 1 to 536870912 entries, or off"),
     }
 }
 

@@ -1,6 +1,6 @@
 //! A setting that `netsilo ab` compares, as `--a` and `--b` name it.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::str::FromStr;
 
 use anyhow::{Context as _, Result};
@@ -13,6 +13,7 @@ use serde::Serialize;
 use crate::args::goal::GoalArgs;
 use crate::args::named::{algorithm, algorithm_names};
 use crate::args::plan::load;
+use crate::tell::exit::{Exit, ExitError};
 
 /// A setting as the user writes it.
 #[derive(Debug, Clone, PartialEq, Serialize)]
@@ -65,6 +66,11 @@ impl AbSetting {
     pub(crate) fn plan(&self, seen: Option<&Observation>, goal: &GoalArgs) -> Result<Option<Plan>> {
         match self {
             Self::None => Ok(None),
+            Self::File(path) if path != Path::new("-") && !path.exists() => {
+                let names = "write none, plan, plan:ALGORITHM, or the file of a plan";
+                let words = format!("no setting or file is called {}: {names}", path.display());
+                Err(ExitError(Exit::Usage, words).into())
+            }
             Self::File(path) => load(path).map(Some),
             Self::Plan(algorithm) => {
                 let observation = seen.context("the machine was not observed")?;
@@ -87,6 +93,13 @@ impl AbSetting {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_file_that_is_not_there_is_a_wrong_name() {
+        let setting = AbSetting::File("pln".into());
+        let error = setting.plan(None, &GoalArgs::default()).unwrap_err().to_string();
+        assert!(error.starts_with("no setting or file is called pln: write none, "), "{error}");
+    }
 
     #[test]
     fn settings_parse_and_print_the_same() {

@@ -1,10 +1,12 @@
 //! `netsilo explain`: prints the page of a finding, or why work is on a part of the machine.
 
 use std::fmt::Write as _;
+use std::path::Path;
 
 use anyhow::Result;
 use netsilo_decide::judge::findings::FindingId;
 use netsilo_decide::judge::why::why;
+use netsilo_decide::plan::selection::nearest;
 use netsilo_model::cost::weights::Costs;
 use netsilo_model::derive::analysis::Analysis;
 use netsilo_model::snapshot::subject::Subject;
@@ -37,7 +39,11 @@ pub(crate) fn run(args: &Args) -> Result<Exit> {
         "" => list(),
         subject => match subject.parse::<FindingId>() {
             Ok(id) => id.page().to_owned(),
-            Err(_) => return observed(args, &subject.parse()?),
+            Err(_) => {
+                let subject = subject.parse()?;
+                refuse_misspelt(args, &subject)?;
+                return observed(args, &subject);
+            }
         },
     };
     if args.json || args.observe.is_given() {
@@ -47,6 +53,20 @@ pub(crate) fn run(args: &Args) -> Result<Exit> {
     }
     out::text(&page);
     Ok(Exit::Printed)
+}
+
+/// Refuses the name of a finding with a wrong letter, unless a netdev has that name.
+fn refuse_misspelt(args: &Args, subject: &Subject) -> Result<()> {
+    let Subject::Netdev(name) = subject else { return Ok(()) };
+    let ids: Vec<&str> = FindingId::ALL.iter().map(|id| id.as_str()).collect();
+    let is_netdev = || Path::new("/sys/class/net").join(name).exists();
+    match nearest(name, &ids) {
+        Some(id) if !args.observe.is_bundle() && !is_netdev() => {
+            let words = format!("no finding or netdev is called {name}; did you mean {id}?");
+            Err(ExitError(Exit::Usage, words).into())
+        }
+        _ => Ok(()),
+    }
 }
 
 /// Observes, explains and prints.
@@ -85,6 +105,20 @@ pub(crate) fn first_sentence(page: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_finding_with_a_wrong_letter_is_refused_before_anything_is_observed() {
+        use clap::Parser as _;
+
+        #[derive(clap::Parser)]
+        struct Cli {
+            #[command(flatten)]
+            args: Args,
+        }
+        let Cli { args } = Cli::parse_from(["explain", "nic-drop"]);
+        let error = run(&args).unwrap_err().to_string();
+        assert_eq!(error, "no finding or netdev is called nic-drop; did you mean nic-drops?");
+    }
 
     #[test]
     fn each_finding_has_a_line() {

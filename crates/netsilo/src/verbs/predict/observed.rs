@@ -3,6 +3,7 @@
 use std::path::Path;
 
 use anyhow::{Result, anyhow};
+use netsilo_decide::plan::selection::nearest;
 use netsilo_decide::plan::{Goal, Plan, plan};
 use netsilo_model::cost::weights::Costs;
 use netsilo_model::derive::analysis::Analysis;
@@ -147,6 +148,24 @@ fn by_algorithm(name: &str) -> Result<Goal> {
     Ok(Goal { algorithm: known, ..Goal::default() })
 }
 
+/// Keys that a forecast considers: those of a goal, and those of devices.
+const KEYS: [&str; 14] = [
+    "cpus",
+    "exclude",
+    "netdevs",
+    "algorithm",
+    "irqs",
+    "rps",
+    "rfs",
+    "arfs",
+    "xps",
+    "rx-usecs",
+    "rx-frames",
+    "threaded",
+    "queues",
+    "udp-ports",
+];
+
 /// Keys that limit where interrupts may go.
 const OF_PLACES: [&str; 3] = ["cpus", "exclude", "netdevs"];
 
@@ -158,6 +177,14 @@ fn by_keys(keys: &[(String, String)]) -> Result<Goal> {
             "--setting: irq is a key of --scenario; for an observed machine write cpus={cpus}"
         );
         return Err(ExitError(Exit::Usage, why).into());
+    }
+    let unknown = keys.iter().find(|(key, _)| !KEYS.contains(&key.as_str()));
+    if let Some((key, _)) = unknown {
+        let meant = match nearest(key, &KEYS) {
+            Some(known) => format!("did you mean {known}?"),
+            None => format!("known are {}", KEYS.join(", ")),
+        };
+        return Err(ExitError(Exit::Usage, format!("--setting: unknown key {key}; {meant}")).into());
     }
     let mut table = toml::Table::new();
     for (key, text) in keys {
