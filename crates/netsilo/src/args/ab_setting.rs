@@ -66,12 +66,10 @@ impl AbSetting {
     pub(crate) fn plan(&self, seen: Option<&Observation>, goal: &GoalArgs) -> Result<Option<Plan>> {
         match self {
             Self::None => Ok(None),
-            Self::File(path) if path != Path::new("-") && !path.exists() => {
-                let names = "write none, plan, plan:ALGORITHM, or the file of a plan";
-                let words = format!("no setting or file is called {}: {names}", path.display());
-                Err(ExitError(Exit::Usage, words).into())
+            Self::File(path) => {
+                refuse_missing(path)?;
+                load(path).map(Some)
             }
-            Self::File(path) => load(path).map(Some),
             Self::Plan(algorithm) => {
                 let observation = seen.context("the machine was not observed")?;
                 let Some(algorithm) = *algorithm else {
@@ -90,15 +88,25 @@ impl AbSetting {
     }
 }
 
+/// Refuses a name that is neither a setting nor a file.
+fn refuse_missing(path: &Path) -> Result<()> {
+    if path == Path::new("-") || path.exists() {
+        return Ok(());
+    }
+    let names = "write none, plan, plan:ALGORITHM, or the file of a plan";
+    let words = format!("no setting or file is called {}: {names}", path.display());
+    Err(ExitError(Exit::Usage, words).into())
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
 
     #[test]
     fn a_file_that_is_not_there_is_a_wrong_name() {
-        let setting = AbSetting::File("pln".into());
-        let error = setting.plan(None, &GoalArgs::default()).unwrap_err().to_string();
+        let error = refuse_missing("pln".as_ref()).unwrap_err().to_string();
         assert!(error.starts_with("no setting or file is called pln: write none, "), "{error}");
+        assert!(refuse_missing("-".as_ref()).is_ok());
     }
 
     #[test]
