@@ -312,11 +312,10 @@ impl File {
         if !(1..=MOST_CPUS).contains(&cpus) {
             return Err(bad("machine", "sockets x cores x threads must be 1 to 4096"));
         }
-        if !(0.1..=10.0).contains(&machine.ghz) {
-            return Err(bad("machine.ghz", "must be 0.1 to 10"));
-        }
-        let nic = self.nic.nic().map_err(|(key, what)| bad(key, what))?;
-        let load = self.load.load().map_err(|(key, what)| bad(key, what))?;
+        within("machine.ghz", machine.ghz, 0.1, 10.0).map_err(|(key, what)| bad(key, &what))?;
+        let wrong = |(key, what): BadKey| bad(key, &what);
+        let nic = self.nic.nic().map_err(wrong)?;
+        let load = self.load.load().map_err(wrong)?;
         if let Load::RequestResponse(load) = &load
             && load.cpus.iter().any(|cpu| cpu.0 as usize >= cpus)
         {
@@ -324,7 +323,7 @@ impl File {
         }
         let mut settings = BTreeMap::new();
         for (name, keys) in self.settings {
-            let wrong = |(key, what): (&str, String)| bad(&format!("settings.{name}.{key}"), &what);
+            let wrong = |(key, what): BadKey| bad(&format!("settings.{name}.{key}"), &what);
             keys.check(&load).map_err(wrong)?;
             let setting = keys.setting();
             let most = setting.irq.iter().chain(&setting.rps).max();
@@ -341,6 +340,9 @@ impl File {
     }
 }
 
+/// Longest time that an interrupt is held back (us).
+const MOST_US: f64 = 1e6;
+
 /// As many CPUs as a kernel is built for, and more than any server has.
 const MOST_CPUS: usize = 4096;
 
@@ -354,16 +356,24 @@ impl MachineKeys {
     }
 }
 
-type BadKey = (&'static str, &'static str);
+type BadKey = (&'static str, String);
+
+/// Refuses a number outside of its range, and what is no number.
+fn within(key: &'static str, value: f64, least: f64, most: f64) -> Result<f64, BadKey> {
+    if (least..=most).contains(&value) {
+        return Ok(value);
+    }
+    Err((key, format!("must be {least} to {most}")))
+}
 
 impl NicKeys {
     fn nic(self) -> Result<Nic, BadKey> {
         if !(1..=4096).contains(&self.queues) {
-            return Err(("nic.queues", "must be 1 to 4096"));
+            return Err(("nic.queues", "must be 1 to 4096".into()));
         }
-        if !(self.gbit > 0.0 && self.mtu >= 68.0 && self.coalesce_us >= 0.0) {
-            return Err(("nic", "gbit must be above 0, mtu at least 68, coalesce_us at least 0"));
-        }
+        let bus_gbit = self.bus_gbit.map(|gbit| within("nic.bus_gbit", gbit, 0.001, 1e5));
+        let coalesce_us = within("nic.coalesce_us", self.coalesce_us, 0.0, MOST_US)?;
+        let coalesce_frames = within("nic.coalesce_frames", self.coalesce_frames, 0.0, 1e6)?;
         // drivers/net/ethernet/broadcom/bnx2.c, bnx2_init_all_rx_rings: ring 0 gets what has no
         // hash, the table holds the others, and the hash never takes in the ports of UDP.
         let is_bnx2 = self.driver == "bnx2";
@@ -371,12 +381,12 @@ impl NicKeys {
             queue_count: self.queues as usize,
             first_rss_queue: usize::from(is_bnx2 && self.queues > 1),
             hashes_udp_ports: self.udp_ports.unwrap_or(!is_bnx2),
-            gbit: self.gbit,
-            coalesce_us: self.coalesce_us,
-            client_coalesce_us: self.coalesce_us,
-            coalesce_frames: self.coalesce_frames.max(1.0),
-            mtu: self.mtu,
-            bus_gbit: self.bus_gbit.unwrap_or(f64::INFINITY),
+            gbit: within("nic.gbit", self.gbit, 0.001, 1e5)?,
+            coalesce_us,
+            client_coalesce_us: coalesce_us,
+            coalesce_frames: coalesce_frames.max(1.0),
+            mtu: within("nic.mtu", self.mtu, 68.0, 65535.0)?,
+            bus_gbit: bus_gbit.transpose()?.unwrap_or(f64::INFINITY),
         })
     }
 }
@@ -387,29 +397,26 @@ impl LoadKeys {
             Self::TcpRr(keys) => Load::RequestResponse(keys.load(Protocol::Tcp)?),
             Self::UdpRr(keys) => Load::RequestResponse(keys.load(Protocol::Udp)?),
             Self::Forward { packets, mbit, bytes, two_way, filter } => {
-                let on_wire = bytes.max(64.0) + 20.0;
+                let on_wire = within("load.bytes", bytes, 1.0, 65535.0)?.max(64.0) + 20.0;
                 let offered = match (packets, mbit) {
-                    (Some(packets), None) => packets,
-                    (None, Some(mbit)) => mbit * 1e6 / (on_wire * 8.0),
-                    _ => return Err(("load", "state either packets or mbit")),
+                    (Some(packets), None) => within("load.packets", packets, 1.0, 1e12)?,
+                    (None, Some(mbit)) => {
+                        within("load.mbit", mbit, 0.001, 1e8)? * 1e6 / (on_wire * 8.0)
+                    }
+                    _ => return Err(("load", "state either packets or mbit".into())),
                 };
-                if !(offered > 0.0 && offered.is_finite()) {
-                    return Err(("load", "packets or mbit must be above 0"));
-                }
                 Load::Forward(Forward { offered, two_way, frame_bytes: bytes, filter })
             }
             Self::Send { protocol, senders, bytes, sendfile } => {
-                if !(bytes >= 1.0 && senders >= 1.0 && bytes.is_finite()) {
-                    return Err(("load", "bytes and senders must be at least 1"));
-                }
-                let (call_bytes, zero_copy) = (bytes, sendfile);
+                let call_bytes = within("load.bytes", bytes, 1.0, 1e9)?;
+                let (senders, zero_copy) = (within("load.senders", senders, 1.0, 1e6)?, sendfile);
                 Load::Send(Send { protocol, senders, call_bytes, zero_copy })
             }
             Self::Service { usr, sys, softirq } => {
                 let all = usr + sys + softirq;
                 if !(usr >= 0.0 && sys >= 0.0 && softirq > 0.0 && all > softirq && all <= 1.0) {
                     let what = "usr, sys and softirq are shares of 1, softirq and one more above 0";
-                    return Err(("load", what));
+                    return Err(("load", what.into()));
                 }
                 Load::Service(Service { usr, sys, softirq })
             }
@@ -419,20 +426,11 @@ impl LoadKeys {
 
 impl RrKeys {
     fn load(self, protocol: Protocol) -> Result<RequestResponse, BadKey> {
-        if !(1.0..=1e7).contains(&self.instances) {
-            return Err(("load.instances", "must be 1 to 10000000"));
-        }
-        if !(1.0..=1e9).contains(&self.bytes) {
-            return Err(("load.bytes", "must be 1 to 1000000000"));
-        }
-        if !(0.0..=1e9).contains(&self.work_us) {
-            return Err(("load.work_us", "must be 0 to 1000000000"));
-        }
         Ok(RequestResponse {
             protocol,
-            instances: self.instances,
-            bytes: self.bytes,
-            work_us: self.work_us,
+            instances: within("load.instances", self.instances, 1.0, 1e7)?,
+            bytes: within("load.bytes", self.bytes, 1.0, 1e9)?,
+            work_us: within("load.work_us", self.work_us, 0.0, 1e9)?,
             cpus: self.cpus,
             connected: self.connected,
         })
@@ -454,14 +452,13 @@ impl SettingKeys {
     }
 
     /// Refuses a value out of range, and a key that would change nothing for this kind of load.
-    fn check(&self, load: &Load) -> Result<(), (&'static str, String)> {
+    fn check(&self, load: &Load) -> Result<(), BadKey> {
         if self.queues.is_some_and(|queues| !(1..=4096).contains(&queues)) {
             return Err(("queues", "must be 1 to 4096".into()));
         }
-        let is_time = |time: f64| (0.0..=1e6).contains(&time);
-        if self.coalesce_us.is_some_and(|time| !is_time(time)) {
-            return Err(("coalesce_us", "must be 0 to 1000000".into()));
-        }
+        self.coalesce_us.map_or(Ok(0.0), |time| within("coalesce_us", time, 0.0, MOST_US))?;
+        self.coalesce_frames
+            .map_or(Ok(0.0), |frames| within("coalesce_frames", frames, 0.0, 1e6))?;
         let set = [
             ("rps", !self.rps.is_empty()),
             ("rfs", self.rfs > 0),

@@ -88,3 +88,43 @@ fn a_setting_without_coalescing_is_not_the_clients() {
         time(&parse(REQUESTS, &[one]).unwrap()) - time(&parse(REQUESTS, &[one, change]).unwrap());
     assert!((10.0..=18.0).contains(&less), "{less} of 18 us");
 }
+
+/// Each number of a file, of a load that has it.
+const NUMBERS: [(&str, &str); 18] = [
+    ("tcp-rr", "machine.ghz"),
+    ("tcp-rr", "machine.cores"),
+    ("tcp-rr", "nic.queues"),
+    ("tcp-rr", "nic.gbit"),
+    ("tcp-rr", "nic.mtu"),
+    ("tcp-rr", "nic.coalesce_us"),
+    ("tcp-rr", "nic.coalesce_frames"),
+    ("tcp-rr", "nic.bus_gbit"),
+    ("tcp-rr", "load.instances"),
+    ("tcp-rr", "load.bytes"),
+    ("udp-rr", "load.work_us"),
+    ("tcp-rr", "settings.none.queues"),
+    ("tcp-rr", "settings.none.coalesce_us"),
+    ("tcp-rr", "settings.none.coalesce_frames"),
+    ("forward", "load.packets"),
+    ("forward", "load.bytes"),
+    ("send", "load.bytes"),
+    ("send", "load.senders"),
+];
+
+#[test]
+fn no_number_beyond_its_range_is_taken() {
+    for (kind, key) in NUMBERS {
+        let load = match kind {
+            "forward" => "packets = 1000",
+            "send" => "protocol = 'tcp'\nbytes = 1000",
+            _ => "instances = 10",
+        };
+        let text = format!("[machine]\ncores = 4\n[load]\nkind = '{kind}'\n{load}\n");
+        assert!(file::parse(&text, &[], &[]).is_ok(), "{text}");
+        for value in ["-1", "1e19", "inf", "-inf", "nan"] {
+            let change = (key.to_owned(), value.to_owned());
+            let error = file::parse(&text, &[change], &[]).err().map(|it| it.to_string());
+            assert!(error.is_some_and(|it| it.contains(key)), "{key} = {value}");
+        }
+    }
+}
