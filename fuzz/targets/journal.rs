@@ -101,6 +101,7 @@ fn seeds() -> Vec<String> {
         transaction,
         pid: 7,
         origin,
+        request: None,
         confirm_by,
         entries: entries.clone(),
         attached: match origin {

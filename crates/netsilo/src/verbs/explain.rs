@@ -1,7 +1,6 @@
 //! `netsilo explain`: prints the page of a finding, or why work is on a part of the machine.
 
 use std::fmt::Write as _;
-use std::path::Path;
 
 use anyhow::Result;
 use netsilo_decide::judge::findings::FindingId;
@@ -10,6 +9,8 @@ use netsilo_decide::plan::selection::nearest;
 use netsilo_model::cost::weights::Costs;
 use netsilo_model::derive::analysis::Analysis;
 use netsilo_model::snapshot::subject::Subject;
+use netsilo_sys::files::root::Root;
+use netsilo_sys::read::netdev;
 
 use crate::args::look::{self, CHECK_INTERVAL};
 use crate::tell::exit::{Exit, ExitError};
@@ -59,7 +60,7 @@ pub(crate) fn run(args: &Args) -> Result<Exit> {
 fn refuse_misspelt(args: &Args, subject: &Subject) -> Result<()> {
     let Subject::Netdev(name) = subject else { return Ok(()) };
     let ids: Vec<&str> = FindingId::ALL.iter().map(|id| id.as_str()).collect();
-    let is_netdev = || Path::new("/sys/class/net").join(name).exists();
+    let is_netdev = || netdev::is_here(&Root::live(), name);
     match nearest(name, &ids) {
         Some(id) if !args.observe.is_bundle() && !is_netdev() => {
             let words = format!("no finding or netdev is called {name}; did you mean {id}?");

@@ -328,6 +328,11 @@ pub fn has_bridge(root: &Root) -> bool {
     root.list(NET).unwrap_or_default().iter().any(is_bridge)
 }
 
+/// Whether this namespace has a netdev of this name.
+pub fn is_here(root: &Root, netdev: &str) -> bool {
+    root.exists(&format!("{NET}/{netdev}"))
+}
+
 /// Whether a netdev belongs to a device, unlike a veth or a bridge.
 pub fn has_device(root: &Root, netdev: &str) -> bool {
     root.exists(&format!("{NET}/{netdev}/device"))
