@@ -34,11 +34,16 @@ fn records(guest: &Guest) -> Vec<Json> {
     text.lines().map(|line| serde_json::from_str(line).unwrap()).collect()
 }
 
-/// Number of writes that nobody has undone.
+/// Number of interrupts whose write nobody has undone. Kthreads, which an earlier transaction may
+/// have written, are not among the knobs.
 fn in_effect(records: &[Json]) -> usize {
     let of = |kind: &'static str| records.iter().filter(move |it| it["record"] == kind);
     let undone = |id: &Json| of("undone").any(|it| it["transaction"] == *id);
-    of("wrote").filter(|it| !undone(&it["transaction"])).count()
+    let is_irq = |it: &Json| {
+        let its = of("begin").find(|begin| begin["transaction"] == it["transaction"]).unwrap();
+        its["entries"][it["entry"].as_u64().unwrap() as usize]["target"]["irq"].is_u64()
+    };
+    of("wrote").filter(|it| !undone(&it["transaction"]) && is_irq(it)).count()
 }
 
 /// Kills a daemon with -9 while it writes this interrupt, and restores. Every byte is as before.
