@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use netsilo_model::derive::silo::{self, ConsumerShare, Silo, SoftirqShare};
+use netsilo_model::derive::silo::{ConsumerShare, Silo, SoftirqShare, heaviest};
 use netsilo_model::derive::wakeups::WakeupRate;
 use netsilo_model::machine::cpuset::{CpuId, CpuSet};
 use netsilo_model::machine::topology::NodeId;
@@ -30,8 +30,7 @@ pub struct Vector {
     pub pool: CpuSet,
     /// The driver's `affinity_hint`.
     pub hint: Option<CpuSet>,
-    /// The present CPU by the settings; of a kthread that may run on several CPUs, the one on which
-    /// it polled most. `None` if that is not known.
+    /// The present CPU by the settings; `None` if they allow several CPUs.
     pub present: Option<CpuId>,
     /// The CPU that it was on when all this was measured: also while an algorithm assumes another
     /// present one.
@@ -137,15 +136,13 @@ impl Vector {
         for (cpu, rate) in silos.iter().flat_map(|silo| &silo.kthread_woken_by) {
             woken_by.entry(*cpu).or_default().add(*rate, 1.0);
         }
-        let single = |thread: &NapiThread| thread.cpus.single();
-        let measured_on = kthread.map_or_else(|| affinity.or_else(in_effect), single);
-        let polled = || silo::heaviest(heaviest.own_share.iter().map(|(cpu, it)| (*cpu, *it)));
-        let present = measured_on.or_else(|| kthread.and_then(|_| polled()));
+        let present =
+            kthread.map_or_else(|| affinity.or_else(in_effect), |thread| thread.cpus.single());
         Some(Self {
             label: heaviest.subject(),
             node,
             present,
-            measured_on,
+            measured_on: present,
             threaded: kthread.is_some(),
             waited: kthread.and(heaviest.kthread_time).map(|time| time.waited),
             woken_by,
@@ -191,7 +188,7 @@ impl Vector {
 
     /// Returns the CPU that reads most.
     pub fn main_reader(&self) -> Option<CpuId> {
-        silo::heaviest(self.read_on.iter().map(|(cpu, bytes)| (*cpu, *bytes)))
+        heaviest(self.read_on.iter().map(|(cpu, bytes)| (*cpu, *bytes)))
     }
 
     /// Returns why no reader is known.

@@ -95,7 +95,7 @@ pub(super) fn place(
         } else {
             part.leave(&vector.label, &basis);
             // A kthread that stays put still wants its interrupt on its CPU.
-            let threaded = group.kthread().is_some_and(|it| it.cpus.single().is_some());
+            let threaded = group.kthread().is_some();
             changes
                 .extend(group.interrupt_to_kthread(after, cpu, &vector.label).filter(|_| threaded));
         }
