@@ -14,7 +14,6 @@ use netsilo_decide::plan::{Goal, Plan, plan};
 use netsilo_model::change::apply_to;
 use netsilo_model::cost::weights::Costs;
 use netsilo_model::derive::analysis::Analysis;
-use netsilo_model::machine::cpuset::CpuSet;
 use netsilo_model::snapshot::observation::Observation;
 use netsilo_sys::bundle;
 
@@ -73,18 +72,5 @@ fn the_plan_of_a_plan_is_empty_and_every_plan_gains() {
         let after = apply_to(&observation.after, &first.changes);
         let second = planned(&Observation { after, ..observation });
         assert_eq!(second.changes, [], "{name}");
-    }
-}
-
-/// No mask holds the kthread, nor its readers.
-#[test]
-fn a_kthread_that_the_scheduler_places_is_not_pinned_for_nothing() {
-    for name in ["veth5-q1-memcached2-roam", "veth5-q1-nginx2-roam"] {
-        let mut observation = look(name);
-        for snapshot in [&mut observation.before, &mut observation.after] {
-            let napis = snapshot.netdevs.iter_mut().flat_map(|netdev| &mut netdev.napis);
-            napis.filter_map(|napi| napi.thread.as_mut()).for_each(|it| it.cpus = CpuSet::first(2));
-        }
-        assert_eq!(planned(&observation).changes, [], "{name}");
     }
 }
