@@ -16,3 +16,10 @@ pub(crate) mod outcomes;
 pub mod parse;
 pub(crate) mod plan;
 pub mod state_dir;
+
+/// The arguments of a verb, as these words give them.
+#[cfg(test)]
+pub(crate) fn parsed<T: clap::Args>(words: &str) -> T {
+    let command = T::augment_args(clap::Command::new("verb").no_binary_name(true));
+    T::from_arg_matches(&command.get_matches_from(words.split_whitespace())).unwrap()
+}

@@ -130,7 +130,7 @@ fn undo_shows_what_was_written_and_what_it_would_restore() {
     let list = said(&undo(&["--list"]));
     let rows = ["by pin: not undone", "-> 0; another program or the driver has changed it to 1"];
     assert!(rows.iter().all(|row| list.contains(row)), "{list}");
-    assert!(list.ends_with("-> 0; in effect\nundo would write 1 old value\n"), "{list}");
+    assert!(list.ends_with("-> 0; in effect\nundo would restore 1 setting\n"), "{list}");
     assert_eq!(said(&undo(&["--dry-run"])), list);
     let missing = undo(&["--transaction", "99"]);
     assert_eq!(missing.status.code(), Some(1), "{}", said(&missing));
@@ -141,7 +141,7 @@ fn undo_shows_what_was_written_and_what_it_would_restore() {
     let [one] = &list["transactions"].as_array().unwrap()[..] else { panic!("{list}") };
     assert_eq!((&one["state"], &one["verb"]), (&"undone by undo".into(), &"pin".into()));
     assert!(one["at"].as_u64().unwrap() > 1_700_000_000, "{list}");
-    assert_eq!(said(&undo(&["--dry-run"])), "undo would write 0 old values\n");
+    assert_eq!(said(&undo(&["--dry-run"])), "undo would restore 0 settings\n");
 }
 
 #[test]

@@ -4,6 +4,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 use std::sync::LazyLock;
 
+use netsilo_predict::live::claim::Claim;
+
 use super::*;
 use crate::experiment::record::Recorded;
 use crate::outcome::forecasts::Checked;
@@ -88,6 +90,9 @@ fn the_intervals_of_forecasts_hold_what_placements_measured() {
     let loads = all.iter().map(|(load, _)| *load).collect();
     let off = root_mean_square(all.iter().map(|(_, it)| residual(it)));
     let off_by_recordings = root_mean_square(off_by_other_recordings(&loads).into_iter());
+    let changed = || all.iter().filter(|(_, it)| it.measured.abs() > 0.1);
+    let clear = changed().filter(|(_, it)| it.claim != Claim::NoClearChange).count();
+    println!("{} changed by more than 10 %, {clear} of these are clear", changed().count());
     println!(
         "{} forecasts: intervals hold {held:.3}, with each load left out {left_out:.3}; off by \
          {off:.2}, what the other recordings measured of the same change by {off_by_recordings:.2}",

@@ -313,15 +313,8 @@ fn outcome(applied: &Applied, options: &ApplyOptions) -> Result<()> {
 
 #[cfg(test)]
 mod tests {
-    use clap::Parser as _;
-
     use super::*;
-
-    #[derive(clap::Parser)]
-    struct Cli {
-        #[command(flatten)]
-        args: Args,
-    }
+    use crate::args::parsed;
 
     /// TCP_RR with 4 instances over a veth: RPS measured -49 % (evidence/verdicts.md).
     #[test]
@@ -330,8 +323,7 @@ mod tests {
             concat!(env!("CARGO_MANIFEST_DIR"), "/../../fixtures/verdicts/veth/01.tar.zst");
         let observation = netsilo_sys::bundle::open(Path::new(folder)).unwrap();
         let refused = |words: &str| {
-            let words = format!("apply --yes {words}");
-            let Cli { args } = Cli::parse_from(words.split_whitespace());
+            let args: Args = parsed(&format!("--yes {words}"));
             let goal = args.goal.goal().unwrap();
             let analysis = Analysis::new(&observation, &goal.costs);
             let plan = args.goal.plan_by_model(&analysis, &goal);

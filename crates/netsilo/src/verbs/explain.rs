@@ -106,18 +106,11 @@ pub(crate) fn first_sentence(page: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::args::parsed;
 
     #[test]
     fn a_finding_with_a_wrong_letter_is_refused_before_anything_is_observed() {
-        use clap::Parser as _;
-
-        #[derive(clap::Parser)]
-        struct Cli {
-            #[command(flatten)]
-            args: Args,
-        }
-        let Cli { args } = Cli::parse_from(["explain", "nic-drop"]);
-        let error = run(&args).unwrap_err().to_string();
+        let error = run(&parsed("nic-drop")).unwrap_err().to_string();
         assert_eq!(error, "no finding or netdev is called nic-drop; did you mean nic-drops?");
     }
 

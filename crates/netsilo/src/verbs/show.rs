@@ -74,21 +74,13 @@ pub(crate) fn run(args: &Args) -> Result<Exit> {
 
 #[cfg(test)]
 mod tests {
-    use clap::Parser as _;
-
     use super::*;
-
-    #[derive(clap::Parser)]
-    struct Cli {
-        #[command(flatten)]
-        args: Args,
-    }
+    use crate::args::parsed;
 
     #[test]
     fn watching_leaves_out_softirq_time_and_samples_unless_exact() {
         let options = |words: &str| {
-            let words = std::iter::once("show").chain(words.split_whitespace());
-            let options = Cli::parse_from(words).args.options();
+            let options = parsed::<Args>(words).options();
             (options.time, options.examined_per_s.is_some())
         };
         assert_eq!(options(""), (true, true));

@@ -51,25 +51,16 @@ pub(crate) fn run(args: &Args) -> Result<Exit> {
         None => UndoScope::All,
     };
     let (kernel, dir) = (args.state.kernel()?, args.state.path());
-    let history = read_without_lock(&kernel, dir)?.unwrap_or_default();
-    if let Some(number) = args.transaction
-        && !history.transactions.iter().any(|it| it.id == number)
-    {
-        bail!("no transaction {number} since boot; netsilo undo --list shows them");
-    }
-    if args.list || args.dry_run {
-        let expected = undo::expected(&kernel, &history.transactions, which);
-        let is_shown = |it: &&Transaction| {
-            args.list || expected.iter().any(|undone| undone.transaction == it.id)
-        };
-        let shown = history.transactions.iter().filter(is_shown);
-        let all = Transactions::new(shown, &expected);
-        match (args.json, history.transactions.is_empty()) {
-            (true, _) => out::json(&Versioned::first(all))?,
-            (false, true) => out::text("nothing was written since boot\n"),
-            (false, false) => out::text(&all.text()),
+    if args.list || args.dry_run || args.transaction.is_some() {
+        let transactions = read_without_lock(&kernel, dir)?.unwrap_or_default().transactions;
+        if let Some(number) = args.transaction
+            && !transactions.iter().any(|it| it.id == number)
+        {
+            bail!("no transaction {number} since boot; netsilo undo --list shows them");
         }
-        return Ok(Exit::Printed);
+        if args.list || args.dry_run {
+            return show(args, &transactions, &undo::expected(&kernel, &transactions, which));
+        }
     }
     let all = undo::undo(&kernel, dir, which, args.forget, RestoredBy::Undo, &mut |_, _| {})?;
     if args.json {
@@ -89,4 +80,19 @@ pub(crate) fn run(args: &Args) -> Result<Exit> {
          `netsilo undo --forget` to give them up"
     });
     Ok(Exit::RestoreIncomplete)
+}
+
+/// Prints all transactions, or those that an undo would restore.
+fn show(args: &Args, transactions: &[Transaction], expected: &[Undone]) -> Result<Exit> {
+    let is_shown =
+        |it: &&Transaction| args.list || expected.iter().any(|undone| undone.transaction == it.id);
+    let shown = Transactions::new(transactions.iter().filter(is_shown), expected);
+    if args.json {
+        out::json(&Versioned::first(shown))?;
+    } else if transactions.is_empty() {
+        out::text("nothing was written since boot\n");
+    } else {
+        out::text(&shown.text());
+    }
+    Ok(Exit::Printed)
 }

@@ -11,6 +11,7 @@ use netsilo_sys::transaction::undo::{RestoreResult, Undone};
 use serde::Serialize;
 
 use crate::tell::words::plural;
+use crate::views::undone::{Fate, fate};
 
 /// What netsilo wrote, as JSON.
 #[derive(Debug, Serialize)]
@@ -41,30 +42,13 @@ struct WrittenKnob<'a> {
     target: &'a Target,
     old: &'a Value,
     new: &'a Value,
-    standing: Standing,
-    /// The newer transaction, the value of another program, or the error.
+    /// What an undo would do; `null` if the transaction is undone.
+    undo: Option<Fate>,
+    /// The value of another program, or the error.
     detail: Option<String>,
-}
-
-/// Whether a value that was written is still there.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
-#[cfg_attr(test, derive(schemars::JsonSchema))]
-#[serde(rename_all = "snake_case")]
-enum Standing {
-    /// It is; undo writes the old one.
-    InEffect,
-    /// A newer transaction has replaced it; undo of that one brings it back.
-    Replaced,
-    /// The old value is back.
-    Old,
-    /// Another program or the driver has changed it; undo leaves it alone.
-    Foreign,
-    /// The knob does not exist any more.
-    Gone,
-    /// It cannot be read.
-    Unreadable,
-    /// The transaction is undone.
-    Undone,
+    /// The newer transaction that has replaced the value; undo of that one brings it back.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    replaced_by: Option<u64>,
 }
 
 impl<'a> Transactions<'a> {
@@ -80,14 +64,10 @@ impl<'a> Transactions<'a> {
             let results = undone.into_iter().flat_map(|undone| undone.knobs.iter().rev());
             let results = results.map(|(_, result)| Some(result)).chain(repeat(None));
             let knob = |(entry, result): (&'a Entry, Option<&RestoreResult>)| {
-                let (standing, detail) = match newer.get(&entry.target) {
-                    Some(id) if it.is_open() => {
-                        (Standing::Replaced, Some(format!("by transaction {id}")))
-                    }
-                    _ => standing(result),
-                };
+                let (undo, detail) = result.map(fate).unzip();
+                let replaced_by = newer.get(&entry.target).copied().filter(|_| it.is_open());
                 let Entry { target, old, new, .. } = entry;
-                WrittenKnob { target, old, new, standing, detail }
+                WrittenKnob { target, old, new, undo, detail: detail.flatten(), replaced_by }
             };
             let knobs = it.entries.iter().zip(results).map(knob).collect();
             if it.is_open() {
@@ -115,39 +95,30 @@ impl<'a> Transactions<'a> {
             let verb = it.verb.map(|verb| format!(", by {verb}")).unwrap_or_default();
             let (id, state) = (it.transaction, &it.state);
             let _ = writeln!(text, "transaction {id}{}{verb}: {state}", at.unwrap_or_default());
-            for knob in it.knobs.iter().filter(|knob| knob.standing != Standing::Undone) {
-                let WrittenKnob { target, old, new, standing, detail } = knob;
-                let detail = detail.iter().fold(String::new(), |_, detail| format!(" {detail}"));
-                let standing = match standing {
-                    Standing::InEffect => "in effect",
-                    Standing::Replaced => "replaced",
-                    Standing::Old => "the old value is back",
-                    Standing::Foreign => "another program or the driver has changed it to",
-                    Standing::Gone => "gone:",
-                    Standing::Unreadable => "cannot be read:",
-                    Standing::Undone => "undone",
+            for knob in &it.knobs {
+                let WrittenKnob { target, old, new, undo: Some(undo), detail, .. } = knob else {
+                    continue;
                 };
-                let _ = writeln!(text, "  {target}: {old} -> {new}; {standing}{detail}");
+                let detail = detail.as_deref().unwrap_or_default();
+                let standing = match (undo, knob.replaced_by) {
+                    (_, Some(id)) => format!("replaced by transaction {id}"),
+                    (Fate::Restored, None) => "in effect".into(),
+                    (Fate::WasOld, None) => "the old value is back".into(),
+                    (Fate::Foreign, None) => {
+                        format!("another program or the driver has changed it to {detail}")
+                    }
+                    (Fate::Gone, None) => format!("gone: {detail}"),
+                    (Fate::Failed, None) => format!("cannot be read: {detail}"),
+                };
+                let _ = writeln!(text, "  {target}: {old} -> {new}; {standing}");
             }
         }
         let knobs = self.transactions.iter().flat_map(|it| &it.knobs);
-        let count = |standing| knobs.clone().filter(|it| it.standing == standing).count();
-        let restored = count(Standing::InEffect);
-        let _ = writeln!(text, "undo would write {}", plural(restored, "old value"));
+        let is_written =
+            |it: &&WrittenKnob<'_>| it.undo == Some(Fate::Restored) && it.replaced_by.is_none();
+        let settings = plural(knobs.filter(is_written).count(), "setting");
+        let _ = writeln!(text, "undo would restore {settings}");
         text
-    }
-}
-
-fn standing(result: Option<&RestoreResult>) -> (Standing, Option<String>) {
-    match result {
-        None => (Standing::Undone, None),
-        Some(RestoreResult::Restored | RestoreResult::Reworded(_)) => (Standing::InEffect, None),
-        Some(RestoreResult::AlreadyOld) => (Standing::Old, None),
-        Some(RestoreResult::Foreign(value) | RestoreResult::NotApplied(value)) => {
-            (Standing::Foreign, Some(value.to_string()))
-        }
-        Some(RestoreResult::Gone(error)) => (Standing::Gone, Some(error.to_string())),
-        Some(RestoreResult::Failed(error)) => (Standing::Unreadable, Some(error.to_string())),
     }
 }
 

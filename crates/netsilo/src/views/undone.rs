@@ -53,10 +53,11 @@ struct UndoneQueueSetting {
     detail: Option<String>,
 }
 
-#[derive(Debug, Serialize)]
+/// What an undo did, or would do.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(rename_all = "snake_case")]
-enum Fate {
+pub(super) enum Fate {
     /// The old value is back.
     Restored,
     /// It had its old value already.
@@ -98,7 +99,8 @@ fn queue_setting(row: &AttachedRow) -> UndoneQueueSetting {
     UndoneQueueSetting { netdev: row.netdev.clone(), setting, fate, detail }
 }
 
-fn fate(result: &RestoreResult) -> (Fate, Option<String>) {
+/// What an undo did to a knob, with the detail.
+pub(super) fn fate(result: &RestoreResult) -> (Fate, Option<String>) {
     match result {
         RestoreResult::Restored => (Fate::Restored, None),
         RestoreResult::Reworded(raw) => (Fate::Restored, Some(raw.clone())),

@@ -128,9 +128,9 @@ impl<'a> Judge<'a> {
             queues.map(|number| Placement::present(&work, number)).collect();
         let assume = |assumptions| {
             let prices = Prices::observed(work.analysis, values, assumptions);
-            let before = loads(&work, &prices, &present, &present);
+            let before = loads_of(&work, &prices, &present, present.iter().enumerate());
             let full = full(&work, &present, &work.cpus);
-            let full = loads(&work, &prices, &present, &full);
+            let full = loads_of(&work, &prices, &present, full.iter().enumerate());
             Assumed { assumptions, prices, before, full }
         };
         let ends = Unknown::ALL.map(|unknown| unknown.ends(work.analysis).map(assume));
@@ -183,26 +183,12 @@ impl<'a> Judge<'a> {
         all.collect::<Vec<usize>>().into_iter()
     }
 
-    /// The loads of these queues, each placed so.
-    fn loads_of<'p>(
-        &self,
-        it: &Assumed,
-        placed: impl Iterator<Item = (usize, &'p Placement)>,
-    ) -> Loads {
-        let mut loads = Loads::default();
-        for (number, placed) in placed {
-            let queue = &self.work.queues[number];
-            let now = &self.present[number];
-            loads::add(&mut loads, &self.work, &it.prices, queue, (now, placed));
-        }
-        loads
-    }
-
     /// The loads where the work is placed so.
     fn loads(&self, it: &Assumed, placed: &Placed) -> Loads {
         let moved = || placed.moved(it.assumptions.flows);
-        let gone = self.loads_of(it, moved().map(|(number, _)| (number, &self.present[number])));
-        let mut loads = it.before.changed(&gone, &self.loads_of(it, moved()));
+        let (work, prices, now) = (&self.work, &it.prices, &self.present);
+        let gone = loads_of(work, prices, now, moved().map(|(number, _)| (number, &now[number])));
+        let mut loads = it.before.changed(&gone, &loads_of(work, prices, now, moved()));
         self.add_sent(it, placed, &mut loads);
         loads
     }
@@ -226,7 +212,8 @@ impl<'a> Judge<'a> {
             .map(|it| on_full(*it, moved.get(it).copied().unwrap_or_else(|| present(*it)), &cpus));
         let [old, new] = [old.collect::<Vec<_>>(), new.collect()];
         let [gone, come] = [&old, &new]
-            .map(|all| self.loads_of(it, all.iter().map(|(number, placed)| (*number, placed))));
+            .map(|all| all.iter().map(|(number, placed)| (*number, placed)))
+            .map(|all| loads_of(work, &it.prices, &self.present, all));
         let mut full = it.full.changed(&gone, &come);
         self.add_sent(it, placed, &mut full);
         full
@@ -256,11 +243,16 @@ impl<'a> Judge<'a> {
     }
 }
 
-/// What the work takes of each CPU where its queues are placed so.
-fn loads(work: &Work<'_>, prices: &Prices, now: &[Placement], to: &[Placement]) -> Loads {
+/// What these queues take of each CPU, each placed so; `now` is where all run.
+fn loads_of<'p>(
+    work: &Work<'_>,
+    prices: &Prices,
+    now: &[Placement],
+    placed: impl Iterator<Item = (usize, &'p Placement)>,
+) -> Loads {
     let mut loads = Loads::default();
-    for ((queue, now), placed) in work.queues.iter().zip(now).zip(to) {
-        loads::add(&mut loads, work, prices, queue, (now, placed));
+    for (number, placed) in placed {
+        loads::add(&mut loads, work, prices, &work.queues[number], (&now[number], placed));
     }
     loads
 }

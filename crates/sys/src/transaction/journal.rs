@@ -8,7 +8,7 @@ use std::fs::{File, OpenOptions};
 use std::io::{self, Read, Seek, Write};
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 use netsilo_model::change::Target;
 use rustix::fs::{FlockOperation, OFlags};
@@ -190,7 +190,7 @@ impl Journal {
             transaction,
             pid: std::process::id(),
             origin,
-            request: Some(Request::here()),
+            request: Some(request()),
             confirm_by,
             entries,
             attached,
@@ -330,6 +330,14 @@ pub fn state_of(kernel: &dyn Kernel, dir: &Path, id: u64) -> Result<Option<State
     let transactions =
         read_without_lock(kernel, dir)?.map(|history| history.transactions).unwrap_or_default();
     Ok(transactions.into_iter().find(|t| t.id == id).map(|t| t.state))
+}
+
+/// The request of this process, now.
+fn request() -> Request {
+    let mut words = std::env::args().skip(1);
+    let verb = words.find(|word| !word.starts_with('-')).unwrap_or_default();
+    let since = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH);
+    Request { verb, at: since.unwrap_or_default().as_secs() }
 }
 
 fn boot_id(kernel: &dyn Kernel) -> Result<String, JournalError> {

@@ -3,7 +3,7 @@
 //! No file access here.
 
 use netsilo_model::change::{Change, Target, Value};
-use std::time::{Duration, SystemTime};
+use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
@@ -193,16 +193,6 @@ pub struct Request {
     pub verb: String,
     /// When it began to write, in seconds since 1970.
     pub at: u64,
-}
-
-impl Request {
-    /// By this process, now.
-    pub fn here() -> Self {
-        let mut words = std::env::args().skip(1);
-        let verb = words.find(|word| !word.starts_with('-')).unwrap_or_default();
-        let since = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH);
-        Self { verb, at: since.unwrap_or_default().as_secs() }
-    }
 }
 
 /// Who restored a transaction.

@@ -20,25 +20,25 @@ const MOST_JUDGED: usize = 64;
 /// those that receive most packets are judged.
 pub(crate) fn verdicts(look: &Look<'_>, spread: &Plan) -> Vec<RemedyVerdict> {
     let netdevs = &look.analysis.after().netdevs;
-    let packets = |netdev: &Netdev| {
-        NetdevLook::new(look, netdev).map_or(0.0, |look| look.received.packets_per_s())
-    };
-    let mut most: Vec<(f64, &str)> =
-        netdevs.iter().map(|netdev| (packets(netdev), netdev.name.as_str())).collect();
+    let looks: Vec<Option<NetdevLook<'_>>> =
+        netdevs.iter().map(|netdev| NetdevLook::new(look, netdev)).collect();
+    let packets =
+        |it: &Option<NetdevLook<'_>>| it.as_ref().map_or(0.0, |it| it.received.packets_per_s());
+    let mut most: Vec<(f64, usize)> = looks.iter().map(packets).zip(0..).collect();
     most.sort_by(|a, b| b.0.total_cmp(&a.0));
-    let others: HashSet<&str> = most.iter().skip(MOST_JUDGED).map(|(_, name)| *name).collect();
-    let on = |netdev: &Netdev| match NetdevLook::new(look, netdev) {
-        Some(_) if others.contains(netdev.name.as_str()) => {
+    let others: HashSet<usize> = most.iter().skip(MOST_JUDGED).map(|(_, number)| *number).collect();
+    let on = |(number, netdev): (usize, &Netdev)| match &looks[number] {
+        Some(_) if others.contains(&number) => {
             let why = format!("{MOST_JUDGED} other netdevs receive more packets: they are judged");
             vec![RemedyVerdict::on(netdev, RemedyName::Rps, Claim::Unknown, why)]
         }
-        Some(look) => of_netdev(&look, spread),
+        Some(look) => of_netdev(look, spread),
         None => RemedyName::ALL
             .into_iter()
             .filter_map(|name| without_work(look, netdev, name))
             .collect(),
     };
-    netdevs.iter().flat_map(on).collect()
+    netdevs.iter().enumerate().flat_map(on).collect()
 }
 
 /// The verdict on RPS onto these CPUs; `None` for a netdev without receive traffic.
