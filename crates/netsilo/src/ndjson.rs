@@ -9,14 +9,12 @@
 mod worker;
 
 use std::collections::BTreeSet;
-use std::ffi::OsStr;
 use std::io::{self, BufRead, IsTerminal as _, Read as _};
-use std::os::unix::ffi::OsStrExt as _;
 use std::path::Path;
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::thread;
 
-use anyhow::{Context as _, Result, anyhow, ensure};
+use anyhow::{Context as _, Result, anyhow, bail, ensure};
 use indicatif::{ProgressBar, ProgressStyle};
 use netsilo_decide::judge::findings::Check;
 use netsilo_decide::plan::Plan;
@@ -33,6 +31,12 @@ use crate::tell::words::plural;
 /// Maximum length of a line of input in bytes: several times a machine of 512 CPUs and 4000
 /// interrupts.
 const MOST_LINE: u64 = 16 << 20;
+
+/// Maximum length of a path in bytes, as in the kernel (`PATH_MAX`).
+const LONGEST_PATH: usize = 4096;
+
+/// Maximum length of a reason in characters: a parser's words may repeat a value of the line.
+const LONGEST_REASON: usize = 400;
 
 /// Per worker: number of lines that wait for it, and of results that wait to be printed.
 const WAITING: usize = 4;
@@ -110,6 +114,14 @@ impl<'a> Host<'a> {
 struct InputLine {
     number: u64,
     text: Option<Vec<u8>>,
+}
+
+/// What a line holds.
+enum Content<'a> {
+    /// JSON.
+    Observation(&'a str),
+    /// The path of a bundle.
+    Bundle(&'a str),
 }
 
 /// A line of output, and whether its input was usable.
@@ -235,29 +247,60 @@ impl InputLine {
     fn answered(&self, answer: &impl Fn(&Observation) -> Answer) -> Result<Printed> {
         match self.observation() {
             Ok(observation) => self.printed(Some(Host::of(&observation)), answer(&observation)),
-            Err(error) => self.printed(None, Answer::Error(format!("{error:#}"))),
+            Err(error) => self.printed(None, Answer::Error(shortened(&format!("{error:#}")))),
         }
     }
 
     fn printed(&self, host: Option<Host<'_>>, answer: Answer) -> Result<Printed> {
-        let bundle = self.bundle().map(|path| path.display().to_string());
+        let bundle = match self.content() {
+            Ok(Content::Bundle(path)) => Some(path.to_owned()),
+            _ => None,
+        };
         let usable = !matches!(answer, Answer::Error(_));
         let line = OutputLine { schema: 1, line: self.number, bundle, host, answer };
         Ok(Printed { text: out::line(&line)?, usable })
     }
 
-    /// The path in the line, unless the line is JSON.
-    fn bundle(&self) -> Option<&Path> {
-        let text = self.text.as_deref()?.trim_ascii();
-        (!text.starts_with(b"{")).then(|| Path::new(OsStr::from_bytes(text)))
+    /// What the line is by its first character.
+    fn content(&self) -> Result<Content<'_>> {
+        let bytes = self.text.as_deref().with_context(too_long)?.trim_ascii();
+        let text = std::str::from_utf8(bytes)
+            .map_err(|error| anyhow!("not UTF-8 at byte {}", error.valid_up_to() + 1))?;
+        match text.chars().next() {
+            Some('{') => Ok(Content::Observation(text)),
+            Some(first) if first.is_alphanumeric() || "/._-~".contains(first) => {
+                let length = text.len();
+                ensure!(
+                    length <= LONGEST_PATH,
+                    "the line is no observation, and too long for the path of a bundle: {length} \
+                     bytes"
+                );
+                Ok(Content::Bundle(text))
+            }
+            first => bail!(
+                "the line begins with {:?}: neither an observation nor the path of a bundle",
+                first.unwrap_or_default()
+            ),
+        }
     }
 
     fn observation(&self) -> Result<Observation> {
-        if let Some(path) = self.bundle() {
-            return bundle::open(path).context("cannot use the bundle");
+        match self.content()? {
+            Content::Bundle(path) => bundle::open(Path::new(path)).context("cannot use the bundle"),
+            Content::Observation(text) => parse(text),
         }
-        parse(self.text.as_deref().with_context(too_long)?)
     }
+}
+
+/// Leaves out the middle of a long reason.
+fn shortened(words: &str) -> String {
+    let rest = words.chars().count().saturating_sub(LONGEST_REASON);
+    if rest == 0 {
+        return words.into();
+    }
+    let half = LONGEST_REASON / 2;
+    let (start, end) = (words.chars().take(half), words.chars().skip(half + rest));
+    start.chain("...".chars()).chain(end).collect()
 }
 
 fn too_long() -> String {
@@ -265,22 +308,31 @@ fn too_long() -> String {
 }
 
 /// Reads an observation if this netsilo knows its schema.
-fn parse(text: &[u8]) -> Result<Observation> {
+fn parse(text: &str) -> Result<Observation> {
     #[derive(Deserialize)]
     struct Version {
         schema: u32,
     }
-    let document = serde_json::from_slice::<ObservationDocument>(text);
+    let document = serde_json::from_str::<ObservationDocument>(text);
     let schema = match &document {
         Ok(document) => document.schema,
         // If the rest cannot be read, a newer schema is the likely reason.
-        Err(_) => serde_json::from_slice::<Version>(text).map_or(SCHEMA, |it| it.schema),
+        Err(_) => serde_json::from_str::<Version>(text).map_or(SCHEMA, |it| it.schema),
     };
     ensure!(
         (1..=SCHEMA).contains(&schema),
         "the observation has schema {schema}, this netsilo reads 1 to {SCHEMA}: use a newer netsilo"
     );
-    let mut observation = document.context("not an observation")?.observation();
+    let document = document.map_err(|error| {
+        if error.is_eof() {
+            return anyhow!("not an observation: truncated at byte {}", text.len());
+        }
+        let words = error.to_string();
+        // The line of input has no line 2.
+        let what = words.rsplit_once(" at line ").map_or(&*words, |(what, _)| what);
+        anyhow!("not an observation: at byte {}: {what}", error.column())
+    })?;
+    let mut observation = document.observation();
     observation.attribution.escape_names();
     Ok(observation)
 }
@@ -313,7 +365,7 @@ mod tests {
     }
 
     fn printed(
-        input: &str,
+        input: impl Into<Vec<u8>>,
         answer: impl Fn(&Observation) -> Answer + Clone + Send + 'static,
     ) -> Vec<Value> {
         let mut lines = Vec::new();
@@ -321,7 +373,7 @@ mod tests {
             let answer = answer.clone();
             move |line: &InputLine| line.answered(&answer)
         };
-        each_line(io::Cursor::new(input.to_owned()), worker, |line| {
+        each_line(io::Cursor::new(input.into()), worker, |line| {
             lines.push(serde_json::from_str(&line.text).unwrap());
             true
         })
@@ -329,10 +381,12 @@ mod tests {
         lines
     }
 
-    fn errors(input: &str) -> Vec<(u64, String)> {
+    fn errors(input: impl Into<Vec<u8>>) -> Vec<(u64, String)> {
         let printed = printed(input, check);
         let with_error = printed.iter().filter(|line| line["error"].is_string());
-        with_error.map(|it| (it["line"].as_u64().unwrap(), it["error"].to_string())).collect()
+        with_error
+            .map(|it| (it["line"].as_u64().unwrap(), it["error"].as_str().unwrap().to_owned()))
+            .collect()
     }
 
     #[test]
@@ -355,7 +409,7 @@ mod tests {
             })
             .collect();
         // The first lines take the longest, as when a bundle comes among observations.
-        let lines = printed(&input, |observation| {
+        let lines = printed(input, |observation| {
             let name = &observation.after.machine.hostname;
             if name.len() == 2 { check(observation) } else { Answer::Error(name.clone()) }
         });
@@ -367,30 +421,54 @@ mod tests {
     #[test]
     fn a_bad_line_has_its_number_and_is_not_the_end() {
         let newer = SCHEMA_1.replacen("\"schema\":1", "\"schema\":2", 1);
-        let input = format!("{{\n\n{SCHEMA_1}{{\"schema\":2}}\n{newer}no/such/bundle\n{SCHEMA_1}");
-        let errors = errors(&input);
+        let cut = &SCHEMA_1[..8192];
+        // A megabyte where a number belongs: the reason does not repeat it.
+        let text = format!("\"schema\":\"{}\"", "a".repeat(1 << 20));
+        let long = SCHEMA_1.replacen("\"schema\":1", &text, 1);
+        let path = "a".repeat(LONGEST_PATH + 1);
+        let input = format!(
+            "{{\n\n{SCHEMA_1}{{\"schema\":2}}\n{newer}no/such/bundle\n{SCHEMA_1}{cut}\n{long}{path}\n\
+             [{SCHEMA_1}\u{feff}{SCHEMA_1}\0\n{{]\n\r\n"
+        );
+        let mut input = input.into_bytes();
+        input.extend(SCHEMA_1.replacen("ice", "i\u{ff}e", 1).bytes().filter(|byte| *byte != 0xc3));
+        let errors = errors(input.clone());
+        let neither = ": neither an observation nor the path of a bundle";
         let expected = [
-            (1, "not an observation: EOF while parsing"),
-            (4, "the observation has schema 2, this netsilo reads 1 to 1: use a newer netsilo"),
-            (5, "the observation has schema 2"),
-            (6, "cannot use the bundle: no/such/bundle: No such file"),
+            (1, "not an observation: truncated at byte 1".to_owned()),
+            (
+                4,
+                "the observation has schema 2, this netsilo reads 1 to 1: use a newer netsilo"
+                    .into(),
+            ),
+            (5, "the observation has schema 2".into()),
+            (6, "cannot use the bundle: no/such/bundle: No such file".into()),
+            (8, "not an observation: truncated at byte 8192".into()),
+            (9, "not an observation: at byte 1048588: invalid type: string".into()),
+            (10, "the line is no observation, and too long for the path of a bundle: 4097".into()),
+            (11, format!("the line begins with '['{neither}")),
+            (12, format!("the line begins with '\\u{{feff}}'{neither}")),
+            (13, format!("the line begins with '\\0'{neither}")),
+            (14, "not an observation: at byte 2: key must be a string".into()),
+            (16, "not UTF-8 at byte ".into()),
         ];
         assert_eq!(errors.len(), expected.len(), "{errors:?}");
-        for ((line, error), (number, begin)) in errors.iter().zip(expected) {
-            assert_eq!(*line, number);
-            assert!(error[1..].starts_with(begin), "{error}");
+        for ((line, error), (number, begin)) in errors.iter().zip(&expected) {
+            assert_eq!(line, number);
+            assert!(error.starts_with(begin), "{line}: {error}");
+            assert!(error.len() < 500, "{line}: {}", error.len());
         }
-        assert_eq!(printed(&input, check).len(), 6);
+        assert_eq!(printed(input, check).len(), 14);
     }
 
     #[test]
     fn a_line_above_the_limit_is_not_kept() {
         let long = format!("{{{}\n{{}}\n", " ".repeat(MOST_LINE as usize));
-        let errors = errors(&long);
-        assert_eq!(errors[0], (1, "\"the line is longer than 16 MiB\"".to_owned()));
+        let errors = errors(long);
+        assert_eq!(errors[0], (1, "the line is longer than 16 MiB".to_owned()));
         assert_eq!(errors[1].0, 2);
         // at the limit the line is read: it is JSON without the fields of an observation
         let longest = format!("{{{}}}", " ".repeat(MOST_LINE as usize - 2));
-        assert!(self::errors(&longest)[0].1.contains("missing field"));
+        assert!(self::errors(longest)[0].1.contains("missing field"));
     }
 }
