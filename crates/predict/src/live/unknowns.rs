@@ -18,8 +18,9 @@ pub(crate) enum Unknown {
     Polls,
     /// Which part of a packet's softirq time comes after driver and GRO.
     Division,
-    /// How the hash divides the flows over the CPUs of RPS.
-    Flows,
+    /// How the hash divides the flows over the CPUs of RPS, and how many packets gather before an
+    /// interrupt whose delay adapts to them.
+    Arrivals,
     /// What the threads of a core do together.
     Siblings,
     /// Whether the scheduler moves other tasks off a CPU that softirqs fill.
@@ -46,8 +47,8 @@ pub(crate) struct Assumptions {
     pub(crate) polls: f64,
     /// The share of a packet's time after driver and GRO: the least, or the most.
     pub(crate) division: End,
-    /// How even the flows of RPS are.
-    pub(crate) flows: End,
+    /// How even the flows of RPS are, and how many packets gather before an interrupt.
+    pub(crate) arrivals: End,
     /// What the threads of a core do together, one thread's work being 1; `None`: as fitted.
     pub(crate) smt: Option<f64>,
     /// Share of the tasks' time on CPUs with receive work that stays there when they fill.
@@ -68,7 +69,7 @@ impl Default for Assumptions {
             crossing: 1.0,
             polls: 1.0,
             division: End::Likely,
-            flows: End::Likely,
+            arrivals: End::Likely,
             smt: None,
             tasks_stay: 0.0,
         }
@@ -77,8 +78,14 @@ impl Default for Assumptions {
 
 impl Unknown {
     /// All of them.
-    pub(crate) const ALL: [Self; 6] =
-        [Self::Crossing, Self::Polls, Self::Division, Self::Flows, Self::Siblings, Self::Scheduler];
+    pub(crate) const ALL: [Self; 6] = [
+        Self::Crossing,
+        Self::Polls,
+        Self::Division,
+        Self::Arrivals,
+        Self::Siblings,
+        Self::Scheduler,
+    ];
 
     /// The assumptions with this quantity at either end of its range, the others likely.
     pub(crate) fn ends(self, analysis: &Analysis<'_>) -> [Assumptions; 2] {
@@ -92,7 +99,9 @@ impl Unknown {
             Self::Division => {
                 [End::Worst, End::Best].map(|division| Assumptions { division, ..likely })
             }
-            Self::Flows => [End::Worst, End::Best].map(|flows| Assumptions { flows, ..likely }),
+            Self::Arrivals => {
+                [End::Worst, End::Best].map(|arrivals| Assumptions { arrivals, ..likely })
+            }
             Self::Siblings => {
                 [Some(Table::shipped().least_smt()), None].map(|smt| Assumptions { smt, ..likely })
             }
