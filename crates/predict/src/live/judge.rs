@@ -14,13 +14,14 @@ use netsilo_model::snapshot::host::Snapshot;
 use netsilo_model::snapshot::netdev::Netdev;
 use netsilo_trial::stats::Estimate;
 
+use crate::assumptions::{Assumptions, End};
 use crate::limit::{Limit, Used, fullest};
 use crate::live::claim::{Claim, is_near_full};
 use crate::live::completions::{self, Moved};
 use crate::live::expected::{AS_IT_IS, Expected};
 use crate::live::loads;
 use crate::live::proposal::Proposal;
-use crate::live::unknowns::{Assumptions, End, Unknown};
+use crate::live::unknowns::Unknown;
 use crate::live::work::Work;
 use crate::loads::Loads;
 use crate::parameters::Table;

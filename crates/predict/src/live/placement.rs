@@ -8,10 +8,11 @@ use netsilo_model::machine::cpuset::{CpuId, CpuSet};
 use netsilo_model::snapshot::host::Snapshot;
 use netsilo_model::snapshot::netdev::RxQueue;
 
-use crate::live::flows::hashed;
+use crate::assumptions::End;
+use crate::flows::hashed;
 use crate::live::proposal::{adapts, fixed_coalescing, room_for_kthread};
-use crate::live::unknowns::End;
-use crate::live::work::{MOST_BATCH, Queue, Work, normalized};
+use crate::live::work::{Queue, Work, normalized};
+use crate::placement::MOST_BATCH;
 use crate::placement::{Placement, Shares};
 use crate::prediction::CpuTime;
 

@@ -16,15 +16,12 @@ use netsilo_model::snapshot::host::Snapshot;
 use netsilo_model::snapshot::netdev::Netdev;
 use netsilo_model::snapshot::observation::Observation;
 
-use crate::live::flows::Flows;
-use crate::placement::Shares;
+use crate::flows::Flows;
+use crate::placement::{MOST_BATCH, Shares};
 use crate::prediction::CpuTime;
 
 /// Least share of the packets whose cost must be known.
 const LEAST_KNOWN: f64 = 0.5;
-
-/// Maximum number of packets of one poll (`NAPI_POLL_WEIGHT`).
-pub(crate) const MOST_BATCH: f64 = 64.0;
 
 /// The receive work of a machine.
 #[derive(Debug, Clone)]
