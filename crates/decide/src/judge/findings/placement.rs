@@ -72,10 +72,13 @@ fn far(judged: &Judged<'_>, netdev: &str, placements: &[&Placement]) -> Option<F
         id: FindingId::FarFromConsumers,
         severity: if cost >= WARNS { Severity::Warning } else { Severity::Info },
         subject: Subject::Netdev(netdev.to_owned()),
-        title: format!(
-            "{} would cost less on other cpus",
-            first_few(placements, |it| it.label.to_string())
-        ),
+        title: match placements.len() {
+            0..=QUEUES_NAMED => {
+                let queues = first_few(placements, |it| it.label.to_string());
+                format!("{queues} would cost less on other cpus")
+            }
+            many => format!("{many} queues would cost less on other cpus"),
+        },
         evidence,
         remedies: vec![Remedy {
             what: format!("move {}", first_few(placements, target)),
