@@ -56,7 +56,7 @@ parameters! {
     udp,
     /// `try_to_wake_up` of the reader, on the CPU that wakes it (cycles).
     wakeup,
-    /// The interrupt that tells an idle CPU of a woken thread, on the CPU that sends it (cycles).
+    /// The interrupt that wakes an idle CPU for a woken thread, on the CPU that sends it (cycles).
     reschedule,
     /// A call-function interrupt, as RPS sends, on the CPU that sends it (cycles).
     ipi_send,
@@ -160,7 +160,7 @@ pub struct Row {
     pub source: String,
 }
 
-/// What the model is off by beyond its parameters: what the fit leaves of gains and softirq times
+/// Errors of the model apart from its parameters: the residuals of gains and softirq times
 /// (root mean square); of rates, the error of published ones.
 #[derive(Debug, Clone, Default, Deserialize)]
 #[serde(deny_unknown_fields)]

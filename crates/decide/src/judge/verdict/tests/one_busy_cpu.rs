@@ -46,7 +46,7 @@ fn rps_helps_one_saturated_cpu_with_many_flows_but_not_with_one_or_unknown_flows
     for one in [with_flows(saturated(0.95), 1), heavy] {
         let one = rps(&one);
         assert_eq!(one.claim, Claim::NoClearChange, "{one:?}");
-        assert!(one.reason.contains("at best pipeline it"), "{}", one.reason);
+        assert!(one.reason.contains("RPS can at best split"), "{}", one.reason);
     }
     assert_eq!(rps(&saturated(0.95)).claim, Claim::Unknown);
     let queues = |observation: &Observation| eth0(observation)[&RemedyName::MoreQueues].clone();
