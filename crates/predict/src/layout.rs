@@ -7,9 +7,9 @@ use std::collections::BTreeMap;
 
 use netsilo_model::machine::cpuset::CpuId;
 
+use crate::assumptions::End;
 use crate::demands::Demands;
-use crate::live::flows::hashed;
-use crate::live::unknowns::End;
+use crate::flows::hashed;
 use crate::loads::Parts;
 use crate::placement::Placement;
 

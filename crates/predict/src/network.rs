@@ -11,10 +11,10 @@ use netsilo_model::machine::topology::Distance;
 
 use crate::demands::{Amount, Demands};
 use crate::layout::{Layout, Polled};
+use crate::limit::FULL;
 use crate::limit::{Limit, Used, fullest};
-use crate::live::claim::FULL;
-use crate::live::work::MOST_BATCH;
 use crate::loads::{Cpus, Loads, Steps};
+use crate::placement::MOST_BATCH;
 use crate::prediction::{CpuTime, Prediction};
 use crate::scenario::{Kernel, Scenario};
 use crate::station::Station;

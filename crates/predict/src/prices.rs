@@ -4,7 +4,7 @@
 use netsilo_model::cost::weights::Costs;
 use netsilo_model::machine::topology::Distance;
 
-use crate::live::unknowns::Assumptions;
+use crate::assumptions::Assumptions;
 use crate::parameters::Values;
 use crate::scenario::Machine;
 

@@ -14,6 +14,26 @@ use netsilo_sys::transaction::journal::JournalError;
 
 use crate::tell::out::{self, note};
 
+/// Bytes of stack for a command, whatever `ulimit -s` says: in 64 KiB the command line alone does
+/// not fit.
+const STACK: usize = 8 << 20;
+
+/// Runs a command in a thread that has enough stack.
+pub fn on_large_stack(command: impl FnOnce() -> ExitCode + Send) -> ExitCode {
+    std::thread::scope(|scope| {
+        let thread = std::thread::Builder::new().stack_size(STACK).spawn_scoped(scope, command);
+        match thread.map(|it| it.join()) {
+            Ok(Ok(code)) => code,
+            // The panic has been printed.
+            Ok(Err(_)) => ExitCode::from(101),
+            Err(error) => {
+                note(&format!("cannot start a thread: {error}"));
+                ExitCode::from(Exit::Refused.code())
+            }
+        }
+    })
+}
+
 /// How a verb ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Exit {

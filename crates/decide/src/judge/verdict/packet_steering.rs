@@ -7,7 +7,8 @@ use netsilo_model::derive::flow_steering::{arfs_is_on, has_arfs};
 use netsilo_model::derive::receive_work::{Bounds, movable_share};
 use netsilo_model::machine::cpuset::{CpuId, CpuSet};
 use netsilo_model::machine::topology::Distance;
-use netsilo_predict::live::claim::{CLEAR, Claim, FULL};
+use netsilo_predict::limit::FULL;
+use netsilo_predict::live::claim::{CLEAR, Claim};
 
 use crate::judge::evidence::{Evidence, Gain, Measure};
 use crate::judge::verdict::effect::{Effect, percent, unjudged};
