@@ -1,7 +1,7 @@
 //! Where the packets of a scenario are polled and processed.
 //!
-//! CPUs are alike if they poll as many packets of the same kinds and process as many, and the other
-//! threads of their cores do too. They stay alike, so one of them stands for all.
+//! CPUs are alike if they, and the other threads of their cores, poll and process the same numbers
+//! of packets of each kind. One CPU is computed for all that are alike.
 
 use std::collections::BTreeMap;
 
@@ -99,7 +99,7 @@ fn kinds(demands: &Demands, cpus: usize) -> Vec<Kinds> {
     kinds
 }
 
-/// The CPUs that poll, those together that are alike.
+/// The CPUs that poll, in groups that are alike.
 fn alike(
     demands: &Demands,
     kinds: &[Kinds],

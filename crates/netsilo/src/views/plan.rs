@@ -89,7 +89,7 @@ fn chosen(Choice { chosen, runner_up }: &Choice) -> String {
     if let Some(next) = runner_up {
         let _ = write!(text, "; next best: {}, x{}", next.proposer, count(next.fits));
         if next.fits > chosen.fits {
-            text.push_str(", too little more to be chosen");
+            text.push_str(", not enough more to be chosen");
         }
     }
     text
@@ -131,7 +131,7 @@ fn parts(cost: &Parts) -> String {
         ("cache lines", cost.lines),
         ("lines from the device's node", cost.device),
         ("slow core", cost.slow),
-        ("handing on", cost.handing),
+        ("forwarding", cost.handing),
         ("others wait", cost.waiting),
         ("crowding", cost.crowding),
     ];
@@ -310,7 +310,7 @@ mod tests {
         );
         assert_eq!(
             text(Some(rated("as it is", 1.3))),
-            "placement: auto, this load fits x1.20; next best: as it is, x1.30, too little more to \
+            "placement: auto, this load fits x1.20; next best: as it is, x1.30, not enough more to \
              be chosen"
         );
     }

@@ -84,7 +84,7 @@ fn far(judged: &Judged<'_>, netdev: &str, placements: &[&Placement]) -> Option<F
             what: format!("move {}", first_few(placements, target)),
             gain: judged
                 .look
-                .gain(&changes, &format!("their place costs {} of a cpu", percent(cost))),
+                .gain(&changes, &format!("they cost {} of a cpu where they are", percent(cost))),
             cost: None,
             not_when: Some(
                 "the readers change cpus all the time, or another program places interrupts".into(),
