@@ -67,7 +67,7 @@ pub(crate) fn render(report: &Report, before: Option<&Report>, on: Presentation)
 }
 
 /// What to do where there is nothing to show.
-const NO_QUEUES: &str = "no netdev received a packet, and no rx queue has an interrupt or steering\n  \
+const NO_QUEUES: &str = "no netdev received a packet, no rx queue has interrupts or steering\n  \
     --interval 10s sees rare traffic; netsilo doctor names what cannot be read here";
 
 /// Whether a netdev receives, or has queues with interrupts or steering.

@@ -57,7 +57,7 @@ fn a_netdev_or_a_reader_can_be_shown_alone() {
 
 #[test]
 fn a_command_needs_no_stack_of_its_caller() {
-    let limited = "ulimit -s 64; exec \"$0\" check --from \"$1\"";
+    let limited = "ulimit -s 64; exec \"$0\" show --from \"$1\"";
     let netsilo = env!("CARGO_BIN_EXE_netsilo");
     let output = Command::new("sh").args(["-c", limited, netsilo, &VIRTIO]).output().unwrap();
     assert_eq!(code(&output), 0, "{}", stderr(&output));
