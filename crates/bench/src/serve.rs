@@ -47,8 +47,8 @@ pub(crate) struct Args {
         value_parser = clap::value_parser!(u64).range(1..=1 << 20)
     )]
     memory: u64,
-    /// Generate no loads; otherwise another netsilo-bench may request a load against its own
-    /// machine
+    /// Generate no loads. Without this option, another netsilo-bench may request a load against its
+    /// own machine
     #[arg(long)]
     only_answer: bool,
     /// Also generate loads against this address, whoever requests them

@@ -15,12 +15,14 @@ pub mod rss;
 use std::collections::{BTreeMap, BTreeSet};
 
 use netsilo_model::derive::analysis::Analysis;
+use netsilo_model::derive::backlog::BacklogWork;
 use netsilo_model::derive::coverage::{StageCoverage, coverage};
 use netsilo_model::derive::forwarding::ForwardTotals;
 use netsilo_model::derive::locality::Locality;
 use netsilo_model::derive::rates::{CpuRates, Rates, Shares};
 use netsilo_model::derive::silo::{OutsideTraffic, Silo, Silos};
 use netsilo_model::derive::stages::Stages;
+use netsilo_model::drivers::software::SoftwareNetdev;
 use netsilo_model::machine::cpuset::{CpuId, CpuSet};
 use netsilo_model::machine::ids::Irq;
 use netsilo_model::machine::topology::{NodeId, Topology};
@@ -152,7 +154,10 @@ pub struct NetdevLine {
     pub other_irqs: Vec<Irq>,
     /// Transmit queues that have their own interrupt.
     pub tx_irqs: Vec<TxIrqLine>,
-    /// One silo per rx queue.
+    /// Whether no NAPI polls it: the CPUs that send its packets process them, on their backlogs.
+    #[serde(default)]
+    pub on_backlogs: bool,
+    /// One silo per rx queue. Of a netdev on backlogs, the first one has all its work.
     pub queues: Vec<Silo>,
 }
 
@@ -290,12 +295,20 @@ impl Report {
             knob_owners: after.knob_owners.clone(),
             gaps: after.gaps.clone(),
             notes: netsilo_model::derive::notes::notes(observation, rates, silos),
-            netdevs: after
-                .netdevs
-                .iter()
-                .map(|netdev| netdev_line(netdev, after, rates, silos))
-                .collect(),
+            netdevs: after.netdevs.iter().map(|netdev| netdev_line(netdev, analysis)).collect(),
         }
+    }
+}
+
+impl Report {
+    /// The same with only the netdevs of these names, and the CPUs that poll their queues.
+    #[must_use]
+    pub fn only(mut self, names: &[String]) -> Self {
+        self.netdevs.retain(|it| names.contains(&it.name));
+        let labels: BTreeSet<String> =
+            self.netdevs.iter().flat_map(|it| it.queues.iter().map(Silo::label)).collect();
+        self.cpus.retain(|cpu| cpu.polls.iter().any(|queue| labels.contains(queue)));
+        self
     }
 }
 
@@ -321,7 +334,13 @@ pub(crate) fn cores(topology: &Topology) -> usize {
     topology.online.iter().filter(first).count()
 }
 
-fn netdev_line(netdev: &Netdev, snapshot: &Snapshot, rates: &Rates, silos: &Silos) -> NetdevLine {
+fn netdev_line(netdev: &Netdev, analysis: &Analysis<'_>) -> NetdevLine {
+    let (snapshot, rates) = (analysis.after(), &analysis.rates);
+    let silos: Vec<&Silo> =
+        analysis.silos.queues.iter().filter(|silo| silo.netdev.is(netdev)).collect();
+    let backlog = BacklogWork::of(analysis, netdev, &silos);
+    let backlog = backlog.map(|work| work.silo(analysis, netdev));
+    let queues = silos.into_iter().skip(usize::from(backlog.is_some()));
     let statistic = |name: &str| rates.netdevs.get(&netdev.name)?.get(name).copied();
     let rx_irqs: BTreeSet<Irq> =
         netdev.rx_queues.iter().filter_map(|rx| Some(rx.irq.as_ref()?.to)).collect();
@@ -348,7 +367,8 @@ fn netdev_line(netdev: &Netdev, snapshot: &Snapshot, rates: &Rates, silos: &Silo
         rx_missed_errors_per_s: statistic("rx_missed_errors"),
         other_irqs: netdev.irqs.iter().filter(|irq| !of_queue(irq)).copied().collect(),
         tx_irqs: own_tx.iter().map(|(queue, irq)| tx_irq(*queue, *irq, snapshot, rates)).collect(),
-        queues: silos.queues.iter().filter(|silo| silo.netdev.is(netdev)).cloned().collect(),
+        on_backlogs: SoftwareNetdev::is_on_backlogs(netdev),
+        queues: backlog.into_iter().chain(queues.cloned()).collect(),
     }
 }
 

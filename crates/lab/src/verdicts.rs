@@ -47,7 +47,7 @@ const LOADS: [(&str, &str, u32); 15] = [
     ("TCP_STREAM x 4", "-t TCP_STREAM -n 4", 0),
 ];
 
-/// The CPUs of RPS, as a mask: none, the one that does not process yet (the server's), all.
+/// The CPUs of RPS, as a mask: none; the server's CPU, which does no receive work yet; all.
 const MASKS: [u32; 3] = [0, 0b10, 0b11];
 
 /// The veths. Each load has a separate veth.

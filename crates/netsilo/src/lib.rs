@@ -32,5 +32,5 @@ use std::process::ExitCode;
 
 /// Runs the command line and returns the exit code (`docs/topics/exit-codes.md`).
 pub fn main() -> ExitCode {
-    tell::exit::code(cli::run())
+    tell::exit::on_large_stack(|| tell::exit::code(cli::run()))
 }

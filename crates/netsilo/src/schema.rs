@@ -33,6 +33,7 @@ use netsilo_predict::live::forecast::Forecast;
 
 use crate::current::assert_current;
 use crate::ndjson::OutputLine;
+use crate::tell::exit::ErrorDocument;
 use crate::tell::status::Status;
 use crate::tell::versioned::Versioned;
 use crate::tune::kept_outcomes::OutcomeList;
@@ -144,6 +145,11 @@ fn documents(generator: &mut SchemaGenerator) -> Vec<Document> {
             "netsilo undo --list --json, netsilo undo --dry-run --json",
         ),
         document::<Versioned<Why>>(generator, "explain", "netsilo explain --json"),
+        document::<Versioned<ErrorDocument>>(
+            generator,
+            "error",
+            "on standard error, if a command with --json fails",
+        ),
     ]
 }
 

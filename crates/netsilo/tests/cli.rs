@@ -9,6 +9,8 @@ mod conforms;
 mod cpus;
 #[path = "cli/doctor.rs"]
 mod doctor;
+#[path = "cli/mistakes.rs"]
+mod mistakes;
 #[path = "cli/output.rs"]
 mod output;
 #[path = "cli/predict.rs"]
@@ -200,7 +202,7 @@ fn explain_refuses_options_without_use_and_subjects_that_do_not_exist() {
     let misspelt = run(&["explain", "nic-dropz", "--from", &VIRTIO]);
     let error = stderr(&misspelt);
     assert_eq!((code(&misspelt), stdout(&misspelt)), (1, ""));
-    assert!(error.contains("no finding (netsilo explain) or netdev is called"), "{error}");
+    assert!(error.contains("no finding (netsilo explain) and no netdev"), "{error}");
 }
 
 #[test]

@@ -28,11 +28,11 @@ pub struct Comparison {
 pub struct Predicted {
     /// Its name.
     pub name: String,
-    /// Rate, with the interval that holds it in nine of ten cases.
+    /// Rate, with its 90% interval.
     pub rate: Estimate,
     /// Relative change of the rate against the first setting; `None` for that one.
     pub gain: Option<Estimate>,
-    /// Whether the change is clear: its interval does not hold zero.
+    /// Whether the change is clear: its interval does not contain zero.
     pub is_clear: bool,
     /// Mean time from request to answer (us), for requests and responses.
     #[serde(skip_serializing_if = "Option::is_none")]

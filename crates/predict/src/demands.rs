@@ -286,7 +286,7 @@ fn service(scenario: &Scenario, load: &Service, setting: &Setting, prices: Price
     let (values, cpus) = (prices.values, scenario.machine.cpu_count() as f64);
     let received = polled(setting, 0..scenario.nic.queue_count);
     let (poll, protocol) = (values.poll + values.completion, values.tcp + values.wakeup);
-    // Without a setting, one packet's softirq work tells the rate; a poll waits for others.
+    // Without a setting, the rate follows from one packet's softirq work; a poll waits for others.
     let busiest = received.iter().map(|it| it.1).fold(0.0, f64::max) * load.softirq * cpus;
     let interrupt = values.interrupt * (1.0 - busiest.min(0.95)).powi(2);
     let rate = load.softirq * cpus * 1e9 / prices.ns(interrupt + poll + protocol);

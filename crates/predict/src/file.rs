@@ -374,8 +374,8 @@ impl NicKeys {
         let bus_gbit = self.bus_gbit.map(|gbit| within("nic.bus_gbit", gbit, 0.001, 1e5));
         let coalesce_us = within("nic.coalesce_us", self.coalesce_us, 0.0, MOST_US)?;
         let coalesce_frames = within("nic.coalesce_frames", self.coalesce_frames, 0.0, 1e6)?;
-        // drivers/net/ethernet/broadcom/bnx2.c, bnx2_init_all_rx_rings: ring 0 gets what has no
-        // hash, the table holds the others, and the hash never takes in the ports of UDP.
+        // drivers/net/ethernet/broadcom/bnx2.c, bnx2_init_all_rx_rings: ring 0 gets packets without
+        // a hash, the table has the other rings, and the hash never includes UDP ports.
         let is_bnx2 = self.driver == "bnx2";
         Ok(Nic {
             queue_count: self.queues as usize,

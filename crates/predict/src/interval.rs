@@ -8,7 +8,7 @@ use crate::predict;
 use crate::prediction::Prediction;
 use crate::scenario::{Scenario, Setting};
 
-/// A number with the interval that holds nine of ten draws of the parameters.
+/// A number with the interval that contains nine of ten draws of the parameters.
 fn estimate(value: f64, mut draws: Vec<f64>) -> Estimate {
     draws.sort_unstable_by(f64::total_cmp);
     let at = |share: f64| {

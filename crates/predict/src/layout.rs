@@ -1,15 +1,15 @@
 //! Where the packets of a scenario are polled and processed.
 //!
-//! CPUs are alike if they poll as many packets of the same kinds and process as many, and the other
-//! threads of their cores do too. They stay alike, so one of them stands for all.
+//! CPUs are alike if they, and the other threads of their cores, poll and process the same numbers
+//! of packets of each kind. One CPU is computed for all that are alike.
 
 use std::collections::BTreeMap;
 
 use netsilo_model::machine::cpuset::CpuId;
 
+use crate::assumptions::End;
 use crate::demands::Demands;
-use crate::live::flows::hashed;
-use crate::live::unknowns::End;
+use crate::flows::hashed;
 use crate::loads::Parts;
 use crate::placement::Placement;
 
@@ -99,7 +99,7 @@ fn kinds(demands: &Demands, cpus: usize) -> Vec<Kinds> {
     kinds
 }
 
-/// The CPUs that poll, those together that are alike.
+/// The CPUs that poll, in groups that are alike.
 fn alike(
     demands: &Demands,
     kinds: &[Kinds],

@@ -10,9 +10,11 @@
 //! **What lives here**: the model alone. It may use the crates `trial` (its statistics) and
 //! `model`. Files, clock and printing must not come in, nor which settings are worth a look.
 
+mod assumptions;
 pub mod comparison;
 mod demands;
 pub mod file;
+pub mod flows;
 pub mod interval;
 mod layout;
 pub mod limit;

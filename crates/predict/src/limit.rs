@@ -5,6 +5,10 @@ use std::fmt;
 use netsilo_model::machine::cpuset::{CpuId, CpuSet};
 use serde::{Serialize, Serializer};
 
+/// Busy share from which a resource is saturated: at 80% a poll waits four times as long as it runs
+/// (M/M/1), and bursts overflow.
+pub const FULL: f64 = 0.8;
+
 /// What is full first.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema), schemars(with = "String"))]

@@ -19,7 +19,6 @@ pub mod claim;
 pub(crate) mod completions;
 pub mod counts;
 pub(crate) mod expected;
-pub mod flows;
 pub mod forecast;
 pub mod judge;
 pub(crate) mod loads;

@@ -1,4 +1,4 @@
-//! What receive work takes of each CPU under a placement: the same for an observed machine and for
+//! The time that receive work takes on each CPU under a placement, for an observed machine and for
 //! one that a file describes.
 
 use netsilo_model::machine::cpuset::CpuId;
@@ -146,7 +146,7 @@ pub(crate) struct Parts {
     pub(crate) protocol: f64,
 }
 
-/// How CPUs spend their time, as far as what a step costs depends on it.
+/// How CPUs spend their time: the cost of a step depends on it.
 pub(crate) trait Cpus {
     /// Share of the time in softirqs.
     fn softirq(&self, cpu: CpuId) -> f64;
@@ -225,7 +225,8 @@ impl<C: Cpus> Steps<'_, C> {
         self.prices.begin_poll(self.placed.is_threaded) * self.placed.begun / self.placed.batch
     }
 
-    /// Which CPU polls and which runs the protocol: the hash of RPS knows nothing of the first.
+    /// Pairs of the CPU that polls and the CPU that runs the protocol, which do not depend on each
+    /// other under RPS.
     fn pairs(&self) -> impl Iterator<Item = Pair> {
         self.placed.poll.iter().flat_map(|(&from, &polled)| {
             let own = self.placed.protocol.is_none().then_some((from, 1.0));
@@ -234,7 +235,7 @@ impl<C: Cpus> Steps<'_, C> {
         })
     }
 
-    /// The packets that another CPU processes than the one that polls.
+    /// The packets that are polled and processed on different CPUs.
     fn steered(&self) -> impl Iterator<Item = Pair> {
         self.pairs().filter(|pair| pair.from != pair.to)
     }
@@ -256,7 +257,7 @@ impl<C: Cpus> Steps<'_, C> {
         if self.placed.protocol.is_none() { 0.0 } else { self.pairs().map(each).sum() }
     }
 
-    /// What RPS costs the CPUs that it takes packets to, beyond the protocol, per packet (ns).
+    /// Time of RPS on its target CPUs, without the protocol, per packet (ns).
     pub(crate) fn receiving(&self) -> f64 {
         let each = |pair: Pair| {
             let ipi = self.prices.ipi(self.distance(pair), self.cpus.idle(pair.to)).1;

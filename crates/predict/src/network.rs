@@ -11,10 +11,10 @@ use netsilo_model::machine::topology::Distance;
 
 use crate::demands::{Amount, Demands};
 use crate::layout::{Layout, Polled};
+use crate::limit::FULL;
 use crate::limit::{Limit, Used, fullest};
-use crate::live::claim::FULL;
-use crate::live::work::MOST_BATCH;
 use crate::loads::{Cpus, Loads, Steps};
+use crate::placement::MOST_BATCH;
 use crate::prediction::{CpuTime, Prediction};
 use crate::scenario::{Kernel, Scenario};
 use crate::station::Station;
@@ -172,8 +172,8 @@ impl<'a> Network<'a> {
     /// the other one.
     fn go_to(&mut self, new: f64, other: f64) -> f64 {
         let change = greater((new - self.rate) / new, other);
-        // What depends on each other may swing: then smaller steps, and ever smaller ones.
         if change * self.change < 0.0 {
+            // The change of direction is an oscillation: take smaller steps from here on.
             self.most_step = (self.most_step * 0.95).max(LEAST_STEP);
             self.step = (self.step * 0.6).max(LEAST_STEP);
         } else {
@@ -323,8 +323,8 @@ impl<'a> Network<'a> {
         taken
     }
 
-    /// How many packets each poll finds, those that queue here and those that the NIC holds back,
-    /// and which polls begin with an interrupt: none that begin while another runs.
+    /// Computes how many packets each poll finds (packets that queue here or that the NIC delays),
+    /// and which polls begin with an interrupt. A poll that begins while another runs does not.
     fn gather(&mut self) {
         let mut frames = vec![0.0; self.cpus.len()];
         for Polled { cpus, packets, .. } in &self.layout.polled {

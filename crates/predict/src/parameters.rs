@@ -1,8 +1,8 @@
-//! The parameters of the model: `parameters.toml` with prior, uncertainty and source of each, and
-//! `fitted.csv` with what the published experiments made of them.
+//! The parameters of the model. `parameters.toml` has the prior value of each, its uncertainty and
+//! its source; `fitted.csv` has the values that were fitted to published experiments.
 //!
-//! CPU costs are in cycles of a 2.6.38 kernel; [`Values::ns_per_cycle`] turns them into nanoseconds
-//! of a machine by its clock and its kernel's age. `docs/parameters.md` lists them.
+//! CPU costs are in cycles of a 2.6.38 kernel; [`Values::ns_per_cycle`] converts them into
+//! nanoseconds of a machine by its clock and its kernel's age. `docs/parameters.md` lists them.
 
 use std::sync::LazyLock;
 
@@ -45,10 +45,10 @@ parameters! {
     interrupt,
     /// The driver's poll with GRO, per packet: descriptor, buffer, `napi_gro_receive` (cycles).
     poll,
-    /// The same, per byte of payload: lines that the device wrote (cycles).
+    /// The same, per byte of payload: reading the lines that the device wrote (cycles).
     poll_byte,
-    /// More for a frame that the driver does not copy into a small buffer: a new large one for the
-    /// ring, and its mapping for the device (cycles).
+    /// Added for each frame that the driver does not copy into a small buffer: a new large buffer
+    /// for the ring, mapped for the device (cycles).
     new_buffer,
     /// IP and TCP input of a small segment up to the socket's queue, per packet (cycles).
     tcp,
@@ -56,12 +56,12 @@ parameters! {
     udp,
     /// `try_to_wake_up` of the reader, on the CPU that wakes it (cycles).
     wakeup,
-    /// The interrupt that tells an idle CPU of a woken thread, on the CPU that sends it (cycles).
+    /// The interrupt that wakes an idle CPU for a woken thread, on the CPU that sends it (cycles).
     reschedule,
     /// A call-function interrupt, as RPS sends, on the CPU that sends it (cycles).
     ipi_send,
-    /// The same to a CPU that sleeps: more, until it is accepted and the call queue's lock is free
-    /// again (cycles).
+    /// Added if that CPU sleeps: the sender waits until the CPU accepts the interrupt and releases
+    /// the lock of its call queue (cycles).
     ipi_sleeper,
     /// Any inter-processor interrupt, on the CPU that receives it (cycles).
     ipi_receive,
@@ -71,13 +71,13 @@ parameters! {
     backlog,
     /// Completion of a sent packet: unmap and free, per packet (cycles).
     completion,
-    /// The same for a datagram: the whole buffer is freed here, and the socket gets its memory back
-    /// (cycles).
+    /// The same for a datagram: the completion frees the whole buffer, and returns its memory to
+    /// the socket (cycles).
     completion_udp,
-    /// More for a received packet whose CPU completes no sent packet: buffers are allocated here
-    /// and freed elsewhere, and a third CPU writes the socket's counters (cycles).
+    /// Added for a received packet if its CPU completes no sent packets: this CPU allocates buffers
+    /// that another frees, and a third CPU writes the socket's counters (cycles).
     far_buffer,
-    /// The part of `far_buffer` that the poll pays; the protocol pays the rest.
+    /// Share of `far_buffer` in the poll; the rest is in the protocol.
     far_buffer_poll,
     /// System calls of one TCP transaction: wait, receive, send, two context switches (cycles).
     syscall_tcp,
@@ -87,24 +87,24 @@ parameters! {
     user,
     /// Copy between kernel and user, per byte of payload (cycles).
     copy_byte,
-    /// The packet's, the socket's and the thread's cache lines, where protocol and reader run on
-    /// different cores, for each of the two and each packet (cycles).
+    /// Cache lines of packet, socket and thread if protocol and reader run on different cores: cost
+    /// to each of the two, per packet (cycles).
     lines,
-    /// To leave idle and to enter it again, with the tick, for one woken thread (cycles).
+    /// Leaving and entering idle, with the tick, for one woken thread (cycles).
     idle_switch,
-    /// Work that the threads of a core do together, one thread's work being 1.
+    /// Work that both threads of a core do together, in units of what one thread does alone.
     smt,
     /// Share of the CPUs' time that the scheduler fills with ready threads.
     balance,
-    /// From an interrupt to the first instruction on an idle CPU (us).
+    /// Time from an interrupt to the first instruction on an idle CPU (us).
     idle_exit,
-    /// Round trip without CPUs: wire, switch, bus (us).
+    /// Round trip through wire, switch and bus, without CPU time (us).
     round_trip,
-    /// The client's CPU time per transaction over the server's.
+    /// CPU time of the client per transaction, divided by that of the server.
     client,
-    /// Cycles that a kernel from 4.0 on, on a CPU of its time, needs for one of a 2.6.38.
+    /// Factor from these cycles to those of a later kernel (4.0 on) and CPU.
     recent,
-    /// The same for cycles that are spent on each byte.
+    /// The same factor for cycles per byte.
     recent_byte,
     /// Factor on the cost of an inter-processor interrupt in a virtual machine.
     virtual_ipi,
@@ -116,10 +116,10 @@ parameters! {
     conntrack,
     /// One send call (cycles).
     send_call,
-    /// Segment by segment work of a sender: header, checksum descriptor, driver, completion,
+    /// Work of a sender for each segment: header, checksum descriptor, driver, completion,
     /// acknowledgement, per packet (cycles).
     send_packet,
-    /// Sender's work per byte that no copy saves: pages, memory bandwidth of the device (cycles).
+    /// Work of a sender per byte besides copies: pages, memory bandwidth of the device (cycles).
     send_byte,
     /// Copy of sent data into the kernel, per byte (cycles).
     send_copy,
@@ -160,7 +160,7 @@ pub struct Row {
     pub source: String,
 }
 
-/// What the model is off by beyond its parameters: what the fit leaves of gains and softirq times
+/// Errors of the model apart from its parameters: the residuals of gains and softirq times
 /// (root mean square); of rates, the error of published ones.
 #[derive(Debug, Clone, Default, Deserialize)]
 #[serde(deny_unknown_fields)]

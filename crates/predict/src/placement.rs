@@ -4,6 +4,9 @@ use std::collections::BTreeMap;
 
 use netsilo_model::machine::cpuset::CpuId;
 
+/// Maximum number of packets of one poll (`NAPI_POLL_WEIGHT`).
+pub(crate) const MOST_BATCH: f64 = 64.0;
+
 /// Shares of 1, by CPU.
 pub(crate) type Shares = BTreeMap<CpuId, f64>;
 

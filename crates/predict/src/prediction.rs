@@ -1,4 +1,4 @@
-//! What a model says of one setting.
+//! The prediction for one setting.
 
 use serde::{Deserialize, Serialize};
 

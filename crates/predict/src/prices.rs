@@ -4,7 +4,7 @@
 use netsilo_model::cost::weights::Costs;
 use netsilo_model::machine::topology::Distance;
 
-use crate::live::unknowns::Assumptions;
+use crate::assumptions::Assumptions;
 use crate::parameters::Values;
 use crate::scenario::Machine;
 
@@ -90,7 +90,7 @@ impl Prices {
         self.values.ipi_receive * self.unit * self.ipi * self.assumptions.crossing
     }
 
-    /// The interrupt that tells an idle CPU of a woken thread: to send, and to receive.
+    /// The interrupt that wakes an idle CPU for a woken thread: cost to send, and to receive.
     pub(crate) fn reschedule(&self, distance: Distance) -> (f64, f64) {
         if self.costs.is_some() {
             return self.ipi(distance, 0.0);

@@ -63,7 +63,7 @@ pub struct Nic {
     pub queue_count: usize,
     /// The first queue that RSS chooses.
     pub first_rss_queue: usize,
-    /// Whether the hash takes in the ports of UDP.
+    /// Whether the hash includes UDP ports.
     pub hashes_udp_ports: bool,
     /// Link speed (Gbit/s).
     pub gbit: f64,
@@ -84,11 +84,11 @@ pub struct Nic {
 pub enum Load {
     /// Instances that each send a request and wait for its answer.
     RequestResponse(RequestResponse),
-    /// Packets that are handed on from one port to the other.
+    /// Packets that are forwarded from one port to the other.
     Forward(Forward),
     /// Streams that this machine sends.
     Send(Send),
-    /// A service that takes all CPU time, known by its shares of it.
+    /// A service that is described only by its shares of CPU time.
     Service(Service),
 }
 

@@ -5,7 +5,7 @@
 mod observed;
 
 use netsilo_model::change::Change;
-use netsilo_model::change::knobs::{RpsCpus, RpsFlowCnt, RpsSockFlowEntries, XpsCpus};
+use netsilo_model::change::knobs::{RpsCpus, RpsFlowCnt, RpsSockFlowEntries, Threaded, XpsCpus};
 use netsilo_model::cost::weights::Costs;
 use netsilo_model::derive::analysis::Analysis;
 use netsilo_model::machine::cpuset::{CpuId, CpuSet};
@@ -126,6 +126,33 @@ fn a_longer_wait_before_interrupts_spares_some_of_them() {
     let softirqs: Vec<f64> = forecast.settings.iter().map(|it| softirq(it, 0)).collect();
     assert!(close(softirqs[0], 0.9) && close(softirqs[1], 0.9), "{softirqs:?}");
     assert!(softirqs[2] < 0.9 && softirqs[3] < softirqs[2], "{softirqs:?}");
+}
+
+#[test]
+fn handlers_of_interrupts_move_with_them_and_are_fewer_where_their_delay_adapts() {
+    let mut observation = scene(vec![queue(30, 0.5, 1)]).observation();
+    coalescing(0)(&mut observation.before);
+    coalescing(0)(&mut observation.after);
+    let time = observation.attribution.cpu_time.get_mut(&CpuId(0)).unwrap();
+    // 30% of the CPU's ten seconds.
+    (time.hardirqs, time.hardirq_ns) = (250_000, 3_000_000_000);
+    let costs = Costs::default();
+    let analysis = Analysis::new(&observation, &costs);
+    let adaptive = |after: &mut Snapshot| {
+        let coalesce = Coalesce { use_adaptive_rx_coalesce: true, ..Coalesce::default() };
+        after.netdevs[0].ethtool.as_mut().unwrap().coalesce = Reading::Value(coalesce);
+    };
+    let settings = [
+        Proposal::edited("moved", &observation.after, |after| move_irq(after, 30, 3)),
+        Proposal::edited("adaptive", &observation.after, adaptive),
+    ];
+    let forecast = forecast(&Work::new(&analysis).unwrap(), 1.0, &settings);
+    let [now, moved, adaptive] = forecast.settings.as_slice() else { panic!("{forecast:?}") };
+    assert!((softirq(now, 0) - 0.8).abs() < 0.01, "{now:?}");
+    assert!(softirq(moved, 0) < 0.05 && softirq(moved, 3) > 0.75, "{moved:?}");
+    assert!((0.5..0.6).contains(&softirq(adaptive, 0)), "70% of 30% are saved: {adaptive:?}");
+    let per_s = [now, adaptive].map(|it| it.interrupts_per_s.unwrap());
+    assert!((per_s[0] / per_s[1] - 3.3).abs() < 0.01, "{per_s:?}");
 }
 
 #[test]
@@ -306,4 +333,20 @@ fn what_another_mask_does_is_unknown_where_rps_hides_the_senders() {
         let [now, then] = forecast.settings.as_slice() else { panic!("{forecast:?}") };
         assert_eq!((&now.cpus, then.gain, then.not_modeled.len()), (&then.cpus, None, 1));
     }
+}
+
+#[test]
+fn nothing_is_said_of_a_kthread_without_an_interrupt_that_ends() {
+    let queues = vec![SceneQueue { irq: None, ..queue(30, 0.9, 1) }];
+    let mut scene = scene(queues);
+    scene.netdevs[0].threaded = true;
+    let observation = scene.observation();
+    let netdev = NetdevIdentity::from_netdev(&observation.after.netdevs[0]);
+    let costs = Costs::default();
+    let analysis = Analysis::new(&observation, &costs);
+    let off = Change::new(Threaded { netdev }, 1, 0, "because");
+    let proposal = Proposal::new("off", &observation.after, &[off]);
+    let forecast = forecast(&Work::new(&analysis).unwrap(), 1.0, &[proposal]);
+    let off = &forecast.settings[1];
+    assert_eq!((off.gain, off.claim, off.not_modeled.len()), (None, None, 1), "{off:?}");
 }

@@ -378,12 +378,12 @@ fn size(tree: &Path) -> io::Result<(usize, u64)> {
 fn holds(addresses: Addresses) -> Vec<String> {
     let kept = match addresses {
         Addresses::Keep => {
-            "hardware addresses, the ends of flows and connections, the host name, \
-             the kernel command line as they are"
+            "hardware addresses, addresses of flows and connections, host name and kernel command \
+             line, all unchanged"
         }
         Addresses::Replace => {
-            "hardware addresses and the host name replaced, the ends of flows and connections left \
-             out; of the kernel command line the words about cpus and interrupts"
+            "hardware addresses and host name, replaced; no addresses of flows and connections; of \
+             the kernel command line, only the words about cpus and interrupts"
         }
     };
     let mut holds = vec![

@@ -1,5 +1,5 @@
-//! Explains why a CPU is busy with softirqs and interrupts, or where the work of a queue, a netdev
-//! or an interrupt runs.
+//! Explains why a CPU is busy with softirqs and interrupts, or where the work of a queue, a netdev,
+//! an interrupt or a reading process runs.
 //!
 //! Causes are sorted by CPU time, largest first. If time is not measured per cause, it is divided
 //! by packets and marked as estimated.
@@ -8,6 +8,7 @@ mod chain;
 mod cpu;
 mod explain;
 mod explanation;
+mod reader;
 mod software;
 
 pub(crate) use cpu::ksoftirqd;

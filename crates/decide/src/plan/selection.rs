@@ -46,8 +46,8 @@ fn placeable(netdev: &Netdev) -> bool {
         || netdev.napis.iter().any(|napi| napi.thread.is_some())
 }
 
-/// A refusal of a netdev that is not there.
-pub(crate) fn missing(name: &str, snapshot: &Snapshot) -> Option<Refusal> {
+/// A refusal of a netdev that is not there; `None` if it is.
+pub fn missing(name: &str, snapshot: &Snapshot) -> Option<Refusal> {
     let names: Vec<&str> = snapshot.netdevs.iter().map(|netdev| netdev.name.as_str()).collect();
     let why = match (nearest(name, &names), names.as_slice()) {
         _ if names.contains(&name) => return None,

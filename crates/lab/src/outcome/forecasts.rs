@@ -16,7 +16,7 @@ use netsilo_trial::stats::Estimate;
 use crate::experiment::record::{LoadRecord, Start};
 use crate::outcome::outcomes::{RecordedOutcomes, position};
 
-/// The change of the rate that was expected of a placement, and the one that it measured.
+/// The predicted and the measured change of the rate by a placement.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(super) struct Checked {
     /// Expected, with a 90 % interval.

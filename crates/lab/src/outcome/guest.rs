@@ -16,7 +16,7 @@ use crate::outcome::shapes::Shape;
 use crate::say::progress;
 use crate::workload::Workload;
 
-/// Settings that are no placement; RPS steers beside the first placement.
+/// Settings other than placements: RPS with the first placement.
 const RPS: &str = "RPS onto all";
 const RPS_RFS: &str = "RPS and RFS";
 

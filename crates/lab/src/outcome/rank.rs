@@ -1,7 +1,7 @@
 //! Rank correlation: whether the model orders placements as they measured.
 
 /// Kendall's tau-b of pairs of values: 1 if both have the same order, -1 if they have the opposite
-/// one. `None` if one of them does not tell any two apart.
+/// order. `None` if all values of one are equal.
 pub(super) fn tau(pairs: &[(f64, f64)]) -> Option<f64> {
     let (mut same, mut opposite, mut tied) = (0.0, 0.0, [0.0, 0.0]);
     for (at, a) in pairs.iter().enumerate() {

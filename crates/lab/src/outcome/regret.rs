@@ -43,8 +43,8 @@ impl LoadRecord {
     /// How much worse a setting is than the best placement: the share of the rate that it loses,
     /// negative if it gives more; or how many more it counts for a transaction.
     ///
-    /// The best one is that of the odd rounds; the even rounds tell by how much. The interval is of
-    /// the even rounds' pairs. With one round (medians of others) it is both.
+    /// The odd rounds select the best placement, and the even rounds measure the difference, with
+    /// the interval of their pairs. A single round (medians of others) does both.
     pub(super) fn regret(&self, chosen: usize) -> Estimate {
         let best = self.highest(|scores| middle(&odd(scores)));
         let even = |setting: usize| even(&self.scores(&self.settings[setting]));

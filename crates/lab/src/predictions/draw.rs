@@ -57,7 +57,7 @@ pub(super) fn draw(seed: u64, number: usize) -> (RandomLoad, Vec<VethSetting>) {
     let mut rng = Rng::with_seed(seed.wrapping_mul(1_000_003).wrapping_add(number as u64));
     let test = ["TCP_RR", "TCP_RR", "TCP_RR", "UDP_RR", "UDP_RR", "TCP_STREAM"];
     let test = test[rng.usize(..test.len())].to_owned();
-    // Evenly over the magnitudes, because all sizes matter alike.
+    // Evenly over the magnitudes, because all sizes matter equally.
     let mut between = |least: f64, most: f64| (least * (most / least).powf(rng.f64())) as u32;
     let load = match test.as_str() {
         "TCP_STREAM" => RandomLoad { test, instances: between(1.0, 9.0), bytes: 0, work_us: 0 },

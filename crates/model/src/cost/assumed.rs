@@ -12,7 +12,7 @@ pub struct Assumed {
     ///
     /// - Above 80%, added work takes the same amount of time from work that needs it.
     /// - Above 95%, the CPU is saturated: whatever runs there would use more time than it gets.
-    ///   Packets wait in the ring and are lost, or those who wait for answers send less.
+    ///   Packets wait in the ring and are lost, or clients that wait for answers send less.
     pub full: [(f64, f64); 2],
     /// Cost of items that wait for each other on one CPU, by the share of its time that all of them
     /// take; in the form of [`Self::full`].
@@ -40,12 +40,12 @@ pub struct Assumed {
     /// Standard errors of what was counted that a move must gain: of `n` wakeups or packets,
     /// another measurement counts about `sqrt(n)` more or less.
     pub counting_errors: f64,
-    /// A CPU's busy time differs by this share between measurements; a kthread, whose turns depend
-    /// on it, must gain at least what that changes.
+    /// A CPU's busy time differs by this share between measurements. A move of a kthread must gain
+    /// at least the wait that so much busy time adds or saves.
     pub busy_noise: f64,
-    /// What two vectors cost that hand packets on and are on one CPU counts this much more, as a
-    /// share, if a move parts them: flows come and go on other queues. At 1, the completions of a
-    /// tx queue follow another sender if that one sends twice as much.
+    /// Two vectors forward packets to each other on one CPU. A move that separates them must gain
+    /// the cost of forwarding once more, times this, because flows change their queues. At 1, the
+    /// completions of a tx queue follow another sender that sends twice as much.
     pub leaving_sender: f64,
 }
 

@@ -2,8 +2,8 @@
 //! empty one.
 //!
 //! A step moves one item to its best place or exchanges two items. Once no step gains, the search
-//! holds each item in turn at its next best places and lets the others settle again, as far as
-//! [`WORK`] allows. Nothing is random, so the same problem has the same answer. The answer is
+//! fixes one item after another at its next best places and lets the others move again, within
+//! [`WORK`]. Nothing is random, so the same problem has the same answer. The answer is
 //! stable: solved again with everything where the answer put it, nothing moves, because the solver
 //! repeats from its own answer until it finds no better one.
 

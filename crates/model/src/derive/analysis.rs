@@ -196,7 +196,7 @@ impl<'a> Analysis<'a> {
 
     /// Whether a netdev receives at least half of all packets of the netdevs that interrupt a CPU.
     ///
-    /// Numbers of interrupts do not tell the share: a busier queue has more packets for each.
+    /// The share does not follow from interrupt counts: a busier queue has more packets for each.
     fn receives_most(&self, netdev: &Netdev, cpu: CpuId) -> bool {
         let here = |silo: &&Silo| {
             silo.interrupts_per_s.as_ref().is_some_and(|rates| rates.contains_key(&cpu))

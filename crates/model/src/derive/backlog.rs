@@ -41,9 +41,9 @@ pub struct BacklogWork<'a> {
 impl<'a> BacklogWork<'a> {
     /// The part of a netdev; `None` if NAPI polls it, or if it is a small part.
     ///
-    /// A backlog does not say whose packets it holds. The sockets that read them say which CPUs
-    /// processed them; where nothing is known of those, the netdev's share is taken to be the same
-    /// on every CPU.
+    /// A backlog does not show which netdev its packets came from. The sockets that read them
+    /// show which CPUs processed them. Without such sockets, the netdev is assumed to have the same
+    /// share on every CPU.
     pub fn of(analysis: &Analysis<'a>, netdev: &Netdev, silos: &[&Silo]) -> Option<Self> {
         if !SoftwareNetdev::is_on_backlogs(netdev) {
             return None;

@@ -1,8 +1,7 @@
-//! Where the ledger of loss looked, and where it did not: from this come the sentence, the JSON
-//! and the metrics that say so.
+//! Which stages of loss were counted and which were not, for the output, the JSON and the metrics.
 //!
-//! A stage of [`LossStage`] is counted if its counters were read twice. All other stages stand in
-//! [`NOT_COUNTED`], each with the reason; one that gets counters becomes a [`LossStage`].
+//! A stage of [`LossStage`] is counted if its counters were read twice. [`NOT_COUNTED`] lists all
+//! other stages, each with the reason. A stage that gets counters becomes a [`LossStage`].
 
 use std::collections::BTreeMap;
 

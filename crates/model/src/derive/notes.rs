@@ -86,9 +86,7 @@ fn attribution(attribution: &Attribution) -> Vec<String> {
         }
         AttributionSource::Bpf => {}
     }
-    let Sampling { reads, softirqs, other_polls } = attribution.sampling;
-    let kinds = [("reads", reads), ("softirqs", softirqs), ("polls outside softirqs", other_polls)];
-    notes.extend(kinds.into_iter().filter_map(|(kind, all)| sampled(kind, all)));
+    notes.extend(sampled(attribution.sampling));
     notes.extend(by_quantity(attribution).into_iter().filter_map(refusal));
     if attribution.lost_events > 0 {
         notes
@@ -97,18 +95,16 @@ fn attribution(attribution: &Attribution) -> Vec<String> {
     notes
 }
 
-/// Which share of frequent events was examined, and how exact that is.
-fn sampled(kind: &str, all: Examined) -> Option<String> {
+/// How exact a count is that holds a tenth of the events of its kind, where only some of them were
+/// examined.
+fn sampled(Sampling { reads, softirqs, other_polls }: Sampling) -> Option<String> {
     const SHARE: f64 = 0.1;
-    (!all.is_complete()).then(|| {
-        format!(
-            "{:.0}% of {} {kind} were examined, at random: a count with a tenth of them is within \
-             {:.1}% (95%)",
-            all.examined as f64 / all.events as f64 * 100.0,
-            all.events,
-            all.error(SHARE) * 100.0
-        )
-    })
+    let kinds = [("reads", reads), ("softirqs", softirqs), ("polls of kthreads", other_polls)];
+    let within = |(kind, all): &(&str, Examined)| {
+        (!all.is_complete()).then(|| format!("{kind} within {:.1}%", all.error(SHARE) * 100.0))
+    };
+    let all: Vec<String> = kinds.iter().filter_map(within).collect();
+    (!all.is_empty()).then(|| format!("counted by samples: {}", all.join(", ")))
 }
 
 /// The hooks by quantity, the best hook of each quantity first.
@@ -123,7 +119,8 @@ fn by_quantity(attribution: &Attribution) -> Vec<Vec<&Hook>> {
     quantities
 }
 
-/// Why a quantity is not measured, or by a lesser hook; `None` if the best hook runs.
+/// Why a quantity is not measured, or less of it; `None` if any hook counts all of it
+/// (`netsilo doctor` shows which).
 fn refusal(hooks: Vec<&Hook>) -> Option<String> {
     let best = hooks.first()?;
     let why = best.refused.as_ref()?;
@@ -134,10 +131,7 @@ fn refusal(hooks: Vec<&Hook>) -> Option<String> {
              it was refused: {why}",
             best.quantity, best.hook
         ),
-        Some(lesser) => format!(
-            "{} counted by {} because {} is unavailable: {why}",
-            best.quantity, lesser.hook, best.hook
-        ),
+        Some(_) => return None,
         None => format!("{} not counted: {} is unavailable: {why}", best.quantity, best.hook),
     })
 }

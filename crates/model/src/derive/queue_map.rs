@@ -263,8 +263,8 @@ impl<'a> QueueMap<'a> {
     /// Adds NAPIs by where they were polled: a NAPI is polled on the CPU that takes its interrupt.
     ///
     /// A pair counts if on some CPU the netdev has one NAPI without a queue and one queue without
-    /// a NAPI. Without counted polls, the CPU that ran the protocol is the one that polled, unless
-    /// RPS is on. A kthread polls anywhere, so that threaded NAPIs are not paired.
+    /// a NAPI. Without counted polls, the CPU that ran the protocol counts as the CPU that polled,
+    /// unless RPS is on. A kthread polls anywhere, so threaded NAPIs are not paired.
     fn add_interrupted(&mut self, attribution: &Attribution, rates: &Rates) {
         let known: BTreeSet<(usize, u32)> =
             self.queues.values().map(|(at, queue, _)| (*at, *queue)).collect();

@@ -15,11 +15,11 @@ const ENOUGH_PACKETS: f64 = 100.0;
 /// Fewer IPIs than this say little about what one takes.
 const ENOUGH_IPIS: u64 = 100;
 
-/// How many times longer a packet takes than it could, on average over the queues; 1 on a machine
-/// of its own.
+/// How many times longer than 25 us a packet takes in a virtual machine, on average over the
+/// queues; at least 1, and 1 on real hardware.
 ///
-/// The CPUs of such a guest do not have a fixed speed each: they share what the hypervisor gives
-/// all of them, so that two loads fit on one CPU although their times add up to more than 100%.
+/// If it is above 1, the guest's CPUs share what the hypervisor gives to all of them, so two loads
+/// may fit on one CPU although their times add up to more than 100%.
 pub fn dilation(analysis: &Analysis<'_>, silos: &[&Silo]) -> f64 {
     if analysis.after().machine.virtual_machine != Some(true) {
         return 1.0;
@@ -95,11 +95,11 @@ pub struct MachineCosts {
     pub seen: Option<SeenIpis>,
 }
 
-/// The weights as they were given. The default ones are those of a virtual machine in one, and are
-/// raised until the receiver's half of an IPI under one last-level cache is at least the time of
-/// the handler, which eBPF has measured: what it does not see, such as exits from a guest, only
-/// adds to that. The sender's half is taken to change alike, and not to depend on what the receiver
-/// does.
+/// The weights as they were given. The default weights depend on whether this is a virtual machine.
+/// They are raised until the receiver's half of an IPI under one last-level cache is at least the
+/// time of the handler, which eBPF has measured. What eBPF does not see, such as exits from a
+/// guest, only adds to that. The sender's half is assumed to change by the same factor, whatever
+/// the receiver does.
 pub fn machine_costs(analysis: &Analysis<'_>) -> MachineCosts {
     let given = analysis.costs;
     if given.source != CostSource::Default {

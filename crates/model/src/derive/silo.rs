@@ -78,7 +78,7 @@ pub struct Silo {
     /// packets if that was not measured, to interrupts if polls were not counted. Where a kthread
     /// polls and its time is known, it is that time ([`Self::kthread_time`]).
     pub own_share: BTreeMap<CpuId, f64>,
-    /// How long the kthread ran and waited; `None` without one, or if the kernel does not tell.
+    /// How long the kthread ran and waited; `None` without one, or if the kernel does not show it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub kthread_time: Option<ThreadShare>,
     /// How often the kthread is woken, by the CPU that wakes it; empty if that was not counted.
@@ -251,9 +251,9 @@ impl Silo {
 }
 
 impl Silos {
-    /// Whether a queue's only sign of traffic are interrupts, while the queue of most of the data
-    /// that was read, or of polls of its device, was not found. A few packets tell nothing: a
-    /// machine without load has some, such as ARP's.
+    /// Whether only interrupts were counted for a queue, while the queue of most of the data that
+    /// was read, or of polls of its device, was not found. A few packets are no sign of traffic: a
+    /// machine without load receives some, such as ARP.
     pub fn may_receive_nothing(&self, silo: &Silo) -> bool {
         const FEW_PACKETS_PER_S: f64 = 10.0;
         const FEW_BYTES_PER_S: f64 = 1000.0;

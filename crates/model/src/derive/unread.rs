@@ -16,7 +16,7 @@ const MOST_HEADERS: f64 = 120.0;
 /// tunnels.
 const LEAST: f64 = 0.2;
 
-/// Bytes of payload per second of which the share can be told.
+/// Least payload (bytes per second) whose share is computed.
 const WORTH_COUNTING: f64 = 10_000.0;
 
 /// Share of a netdev's packets that one queue must have for the netdev's counters to count as its.

@@ -178,7 +178,7 @@ impl Topology {
     }
 
     /// Distance of a CPU from a device, by the nodes of both ([`LOCAL`] is local). A device without
-    /// a node is local everywhere; a CPU without one is as far as possible.
+    /// a node is local to every CPU; a CPU without a node is remote from every device with one.
     pub fn distance_from_device(&self, device: Option<NodeId>, cpu: CpuId) -> u32 {
         const FAR: u32 = 255;
         let Some(device) = device.filter(|_| !self.nodes.is_empty()) else { return LOCAL };

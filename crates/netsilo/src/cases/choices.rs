@@ -1,4 +1,4 @@
-//! What holds of the placement that a plan chooses, tested with the findings' hosts, the hosts of
+//! Laws of the placement that a plan chooses, tested with the findings' hosts, the hosts of
 //! plans, and all bundles.
 
 use std::path::{Path, PathBuf};

@@ -6,7 +6,6 @@ use std::path::{Path, PathBuf};
 use netsilo_decide::judge::evidence::{Gain, Remedy};
 use netsilo_decide::judge::findings::{Check, Finding, FindingId, check};
 use netsilo_decide::judge::fix::{FixRequest, fix};
-use netsilo_decide::judge::verdict::RemedyName;
 use netsilo_decide::plan::{Goal, plan};
 use netsilo_model::change::{Change, Target};
 use netsilo_model::cost::weights::Costs;
@@ -108,10 +107,6 @@ pub(super) fn bundles(folder: &Path) -> Vec<PathBuf> {
     entries.flat_map(below).collect()
 }
 
-/// Remedies whose verdict bounds what they save, because the model does not know all that they
-/// write.
-const BOUNDED: [RemedyName; 2] = [RemedyName::Coalescing, RemedyName::IrqDeferral];
-
 /// Whether a change moves receive work.
 fn moves(change: &Change) -> bool {
     matches!(
@@ -140,7 +135,6 @@ fn assert_one_answer(path: &Path, observation: &Observation) -> [usize; 2] {
         true
     };
     let written = check.verdicts.iter().filter(|it| !it.changes.is_empty());
-    let written = written.filter(|it| !BOUNDED.contains(&it.remedy));
     let verdicts = written.filter(|it| is_same(it.name(), &it.changes, &it.gain)).count();
     let named = |finding: &Finding| FixRequest::of(finding).to_string();
     let remedies =

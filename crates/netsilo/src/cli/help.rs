@@ -2,9 +2,12 @@
 
 use anyhow::{Error, Result};
 use clap::Command;
+use clap::error::{ContextKind, ContextValue, ErrorKind};
+use netsilo_decide::plan::selection::nearest;
 
+use crate::args::parse::counting_time;
 use crate::cli::topics::TOPICS;
-use crate::tell::exit::Exit;
+use crate::tell::exit::{self, Exit};
 use crate::tell::out;
 
 /// Arguments of `netsilo help`.
@@ -35,6 +38,27 @@ fn list() -> String {
     TOPICS.iter().map(|topic| line(topic.name, topic.title())).collect()
 }
 
+/// What was meant by a word that the command line does not have; `None` if clap has said it.
+fn tip(error: &clap::Error) -> Option<String> {
+    let word = |kind| match error.get(kind) {
+        Some(ContextValue::String(word)) => Some(word.as_str()),
+        _ => None,
+    };
+    match error.kind() {
+        ErrorKind::UnknownArgument => {
+            let word = word(ContextKind::InvalidArg)?;
+            counting_time(word).ok().map(|_| format!("to observe so long, write --interval {word}"))
+        }
+        ErrorKind::InvalidSubcommand => {
+            let word = word(ContextKind::InvalidSubcommand)?;
+            let topics: Vec<&str> = TOPICS.iter().map(|topic| topic.name).collect();
+            let nearest = nearest(word, &[&topics[..], &["topics"]].concat());
+            nearest.map(|it| format!("netsilo help {it}"))
+        }
+        _ => None,
+    }
+}
+
 /// Prints what `netsilo VERB --help` prints.
 fn verb(words: &[String], command: Command) -> Result<Exit> {
     let line = ["netsilo"].into_iter().chain(words.iter().map(String::as_str)).chain(["--help"]);
@@ -47,7 +71,7 @@ fn verb(words: &[String], command: Command) -> Result<Exit> {
 /// Prints a help text on stdout, or an error of the command line on stderr.
 pub fn shown(error: &clap::Error) -> Exit {
     if error.use_stderr() {
-        let _ = error.print();
+        exit::report_usage(error, tip(error));
         return Exit::Usage;
     }
     out::write(|_| error.print());

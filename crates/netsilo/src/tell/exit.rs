@@ -13,6 +13,27 @@ use netsilo_sys::transaction::guard::ConfirmError;
 use netsilo_sys::transaction::journal::JournalError;
 
 use crate::tell::out::{self, note};
+use crate::tell::versioned::Versioned;
+
+/// Bytes of stack for a command, whatever `ulimit -s` says: in 64 KiB the command line alone does
+/// not fit.
+const STACK: usize = 8 << 20;
+
+/// Runs a command in a thread that has enough stack.
+pub fn on_large_stack(command: impl FnOnce() -> ExitCode + Send) -> ExitCode {
+    std::thread::scope(|scope| {
+        let thread = std::thread::Builder::new().stack_size(STACK).spawn_scoped(scope, command);
+        match thread.map(|it| it.join()) {
+            Ok(Ok(code)) => code,
+            // The panic has been printed.
+            Ok(Err(_)) => ExitCode::from(101),
+            Err(error) => {
+                note(&format!("cannot start a thread: {error}"));
+                ExitCode::from(Exit::Refused.code())
+            }
+        }
+    })
+}
 
 /// How a verb ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -154,11 +175,63 @@ impl std::fmt::Display for ExitError {
 
 impl std::error::Error for ExitError {}
 
+/// Why a command with `--json` failed, on standard error.
+#[derive(Debug, serde::Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+pub(crate) struct ErrorDocument {
+    /// The reason.
+    error: String,
+    /// The exit code.
+    exit_code: u8,
+    /// The meaning of the exit code.
+    meaning: &'static str,
+}
+
+/// Prints why a command ended with this exit code, on standard error: with `--json` as JSON.
+pub(crate) fn report(exit: Exit, error: String) {
+    if !is_json(std::env::args().skip(1)) {
+        return note(&error);
+    }
+    let (exit_code, meaning) = (exit.code(), exit.meaning());
+    let document = Versioned::first(ErrorDocument { error, exit_code, meaning });
+    match out::line(&document) {
+        Ok(line) => out::eprint(&line),
+        Err(_) => note(&document.result.error),
+    }
+}
+
+/// Prints an error of the command line, with what may have been meant.
+pub(crate) fn report_usage(error: &clap::Error, tip: Option<String>) {
+    if is_json(std::env::args().skip(1)) {
+        let error = error.render().to_string();
+        let error = error.trim_start_matches("error: ").trim_end();
+        let tip = tip.map_or_else(String::new, |tip| format!("; {tip}"));
+        return report(Exit::Usage, format!("{error}{tip}"));
+    }
+    let _ = error.print();
+    if let Some(tip) = tip {
+        out::eprint_line(format_args!("\n  tip: {tip}"));
+    }
+}
+
+/// Whether a command line asks for JSON: `--json`, or `-j`, alone or with other letters.
+fn is_json(words: impl Iterator<Item = String>) -> bool {
+    let mut words = words.take_while(|word| word != "--");
+    words.any(|word| {
+        let letters = word.strip_prefix('-').filter(|it| !it.starts_with('-'));
+        word == "--json"
+            || letters.is_some_and(|it| {
+                it.chars().take_while(char::is_ascii_alphabetic).any(|c| c == 'j')
+            })
+    })
+}
+
 /// Returns the exit code of the process. Prints an error with its causes on stderr.
 pub fn code(result: Result<Exit>) -> ExitCode {
     let exit = result.unwrap_or_else(|error| {
-        note(&in_words(&error));
-        Exit::from_error(&error)
+        let exit = Exit::from_error(&error);
+        report(exit, in_words(&error));
+        exit
     });
     let Some(error) = out::lost() else { return ExitCode::from(exit.code()) };
     let (exit, told) = exit.without_output(error.kind() == ErrorKind::BrokenPipe);

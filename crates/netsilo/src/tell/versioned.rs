@@ -9,7 +9,7 @@ pub(crate) struct Versioned<T> {
     /// The number of this schema.
     schema: u32,
     #[serde(flatten)]
-    result: T,
+    pub(crate) result: T,
 }
 
 impl<T> Versioned<T> {

@@ -19,7 +19,8 @@ use crate::views::tune::{newly_out, outlook, so_far};
 /// A search ends after this many consecutive windows without a value.
 const MOST_LOST: usize = 5;
 
-/// Time after which a search says what it can show: at most this, and half of its own time.
+/// A search prints the smallest gain that it can show after this time, or after half of its own
+/// time if that is less.
 const OUTLOOK_AFTER: Duration = Duration::from_secs(50);
 
 /// A running search.

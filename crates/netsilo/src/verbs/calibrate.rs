@@ -81,7 +81,7 @@ pub(crate) fn measure(time: Duration) -> Result<Measurement> {
     Ok(Measurement::new(when, machine, measured?))
 }
 
-/// A progress bar on stderr. It is hidden up to two seconds.
+/// A progress bar on stderr; none if the work takes at most two seconds.
 fn progress(time: Duration) -> ProgressBar {
     if time <= Duration::from_secs(2) {
         return ProgressBar::hidden();

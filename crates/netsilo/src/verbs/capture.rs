@@ -76,7 +76,7 @@ pub(crate) fn run(args: &Args) -> Result<Exit> {
     if manifest.windows > 1 {
         let windows = plural(manifest.windows, "window");
         out::note(&format!(
-            "  {windows}: netsilo top --from plays them, other verbs treat them as one"
+            "  {windows}: netsilo top --from plays them, other commands treat them as one"
         ));
     }
     for line in &manifest.holds {

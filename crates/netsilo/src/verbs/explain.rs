@@ -22,8 +22,9 @@ use crate::views;
 /// Arguments of `netsilo explain`.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
-    /// Finding as printed by check; or a CPU (cpu3), interrupt (irq27), netdev (eth0) or rx queue
-    /// (eth0/rx-3 or eth0 rx-3), to explain why its work is there; without it, list all findings
+    /// Finding as printed by check; or a CPU (cpu3), interrupt (irq27), netdev (eth0), rx queue
+    /// (eth0/rx-3 or eth0 rx-3) or process that reads (redis-server, pid812), to explain why its
+    /// work is there; without it, list all findings
     #[arg(num_args = 0..=2, value_name = "SUBJECT")]
     subject: Vec<String>,
     #[command(flatten)]
@@ -49,7 +50,7 @@ pub(crate) fn run(args: &Args) -> Result<Exit> {
     };
     if args.json || args.observe.is_given() {
         let message = "the pages of findings are text and need no observation: name a cpu, \
-                       interrupt, netdev or rx queue, or omit the options";
+                       interrupt, netdev, rx queue or process, or omit the options";
         return Err(ExitError(Exit::Usage, message.into()).into());
     }
     out::text(&page);

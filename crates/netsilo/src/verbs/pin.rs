@@ -45,6 +45,9 @@ pub(crate) struct Args {
 #[group(required = true, multiple = false)]
 struct WhoArgs {
     /// Restrict all threads of all processes of this name
+    #[arg(value_name = "NAME")]
+    name: Option<String>,
+    /// The same
     #[arg(long, value_name = "NAME")]
     comm: Option<String>,
     /// Restrict all threads of these processes
@@ -59,7 +62,8 @@ struct WhoArgs {
 pub(crate) fn run(args: &Args) -> Result<Exit> {
     let root = args.options.state.root()?;
     let topology = topology::topology(&root).context("cannot read this machine's cpus")?;
-    let who = match (&args.who.comm, &args.who.cgroup) {
+    let name = args.who.name.as_ref().or(args.who.comm.as_ref());
+    let who = match (name, &args.who.cgroup) {
         (_, Some(path)) => {
             let cgroup = consumer::cgroup(&root, path)?;
             return carry_out(&pin_cgroup(&topology, &cgroup, &args.cpus), args);

@@ -51,11 +51,10 @@ mod tests {
     const PAGE: &str = "\
 # Parameters of the model
 
-[How netsilo judges](judging.md#prices) says which of these a forecast of an observed machine takes;
-a machine that a file describes needs all. *Before* is what is known without the published
-experiments, *fitted* what they make of it: a value, and the factor that is one standard deviation
-to either side. Cycles are those of a 2.6.38 kernel and the CPUs of its time; `recent` turns them
-into those of later ones.
+A machine that a file describes needs all of these; [how netsilo judges](judging.md#prices) shows
+which ones an observed machine needs. *Before* is the estimate without published experiments,
+*fitted* the estimate with them. Each is a value, and the factor of one standard deviation. Cycles
+are those of a 2.6.38 kernel and a CPU of 2011; `recent` converts them to later ones.
 
 | parameter | what it is | before | fitted | source |
 |---|---|---|---|---|

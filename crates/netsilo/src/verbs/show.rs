@@ -1,7 +1,8 @@
 //! `netsilo show`: which CPU processes each rx queue, and which process reads its data, on which
 //! CPU.
 
-use anyhow::Result;
+use anyhow::{Result, bail};
+use netsilo_decide::plan::selection::missing;
 use netsilo_decide::report::Report;
 use netsilo_model::cost::weights::Costs;
 use netsilo_model::derive::analysis::Analysis;
@@ -16,6 +17,12 @@ use crate::views;
 /// Arguments of `netsilo show`.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
+    /// Show only these netdevs, and the CPUs that poll them
+    #[arg(value_name = "DEV")]
+    netdevs: Vec<String>,
+    /// The same
+    #[arg(short = 'n', long = "netdev", value_name = "DEV,..", value_delimiter = ',')]
+    more_netdevs: Vec<String>,
     #[command(flatten)]
     observe: look::ObserveArgs,
     /// Repeat after each interval, COUNT times or until interrupted; without --exact or --stages
@@ -50,8 +57,13 @@ impl Args {
 /// Observes and prints.
 pub(crate) fn run(args: &Args) -> Result<Exit> {
     let (mut shown, mut before) = (0, None);
+    let only = [&args.netdevs[..], &args.more_netdevs].concat();
     args.observe.each(args.options(), |observation| {
+        if let Some(it) = only.iter().find_map(|name| missing(name, &observation.after)) {
+            bail!("{}: {}", it.subject, it.reason);
+        }
         let report = Report::of(&Analysis::new(&observation, &Costs::default()));
+        let report = if only.is_empty() { report } else { report.only(&only) };
         shown += 1;
         let on = Presentation::of_stdout();
         let is_read = match (args.json, args.watch) {

@@ -14,7 +14,7 @@ use netsilo_model::snapshot::subject::Subject;
 
 use crate::tell::palette::Meaning;
 use crate::tell::styled::Styled;
-use crate::tell::words::plural;
+use crate::tell::words::{grouped, plural};
 use crate::views::forecast::forecast_in_words;
 use crate::views::table::{joined, lines};
 use crate::views::units;
@@ -128,9 +128,11 @@ fn also(text: &mut Styled, first: &Finding, others: &[&Finding]) {
     let subjects = match others.iter().map(cpu).collect::<Option<CpuSet>>() {
         Some(cpus) => format!("cpus {cpus}"),
         None => {
-            let named = others.iter().take(SUBJECTS_NAMED).map(|it| it.subject.to_string());
-            let more = others.len().saturating_sub(SUBJECTS_NAMED);
+            let names: Vec<String> = others.iter().map(|it| it.subject.to_string()).collect();
+            let names = grouped(&names);
+            let more = names.len().saturating_sub(SUBJECTS_NAMED);
             let more = (more > 0).then(|| format!("{more} more"));
+            let named = names.into_iter().take(SUBJECTS_NAMED);
             named.chain(more).collect::<Vec<_>>().join(", ")
         }
     };
@@ -470,8 +472,7 @@ mod tests {
         assert!(text.contains("  and 127 others:\n    cpu2: ") && text.contains("119 more: -v"));
         let queues = (0..30).map(|queue| Subject::Queue("eth0".into(), queue)).collect();
         let text = render(&check_of(queues), false).to_string();
-        assert!(text.contains("of 29 others: eth0 rx-1, eth0 rx-2,"), "{text}");
-        assert!(text.contains("eth0 rx-20, 9 more\n"), "{text}");
+        assert!(text.contains("of 29 others: eth0 rx-1-29\n"), "{text}");
     }
 
     #[test]

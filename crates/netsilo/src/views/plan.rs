@@ -1,5 +1,7 @@
 //! A plan as text: what `apply` will write, why, and what it leaves unchanged.
 
+use std::borrow::Cow;
+use std::collections::BTreeSet;
 use std::fmt::Write as _;
 
 use netsilo_decide::place::parts::Parts;
@@ -9,7 +11,7 @@ use netsilo_model::change::{Change, Interruption, Target};
 
 use crate::tell::palette::Meaning;
 use crate::tell::styled::Styled;
-use crate::tell::words::plural;
+use crate::tell::words::{grouped, plural};
 use crate::views::units::count;
 
 /// Renders a whole plan.
@@ -25,10 +27,12 @@ pub(crate) fn render(plan: &Plan) -> Styled {
     }
     let knobs: Vec<Styled> = plan.changes.iter().map(knob).collect();
     let width = knobs.iter().map(Styled::width).max().unwrap_or(0);
+    let mut reasons = BTreeSet::new();
     for (change, knob) in plan.changes.iter().zip(&knobs) {
         let _ = write!(text, "  ");
         text.append(knob);
-        let _ = writeln!(text, "{:1$}  {2}", "", width - knob.width(), change.reason);
+        let reason = once(&change.reason, &mut reasons);
+        let _ = writeln!(text, "{:1$}  {reason}", "", width - knob.width());
     }
     for line in interruptions(plan) {
         text.push(Meaning::Fair, line);
@@ -65,6 +69,19 @@ pub(crate) fn render(plan: &Plan) -> Styled {
     text
 }
 
+/// A reason where it is printed first, `eth0 rx-3: the same` where only its queue differs.
+fn once<'a>(reason: &'a str, printed: &mut BTreeSet<&'a str>) -> Cow<'a, str> {
+    let (queue, why) = match reason.split_once(": ") {
+        Some((queue, why)) if queue.contains(" rx-") || queue.contains(" napi ") => (queue, why),
+        _ => ("", reason),
+    };
+    match (printed.insert(why), queue) {
+        (true, _) => Cow::Borrowed(reason),
+        (false, "") => Cow::Borrowed("the same"),
+        (false, queue) => Cow::Owned(format!("{queue}: the same")),
+    }
+}
+
 /// Whose placement it is, and why not that of the runner-up.
 fn chosen(Choice { chosen, runner_up }: &Choice) -> String {
     let mut text =
@@ -72,7 +89,7 @@ fn chosen(Choice { chosen, runner_up }: &Choice) -> String {
     if let Some(next) = runner_up {
         let _ = write!(text, "; next best: {}, x{}", next.proposer, count(next.fits));
         if next.fits > chosen.fits {
-            text.push_str(", too little more to be chosen");
+            text.push_str(", not enough more to be chosen");
         }
     }
     text
@@ -114,7 +131,7 @@ fn parts(cost: &Parts) -> String {
         ("cache lines", cost.lines),
         ("lines from the device's node", cost.device),
         ("slow core", cost.slow),
-        ("handing on", cost.handing),
+        ("forwarding", cost.handing),
         ("others wait", cost.waiting),
         ("crowding", cost.crowding),
     ];
@@ -196,7 +213,7 @@ pub(crate) fn section<'a>(title: Styled, rows: impl Iterator<Item = (&'a str, &'
     let mut text = title;
     let _ = writeln!(text);
     for (reason, subjects) in by_reason {
-        let _ = writeln!(text, "  {}: {reason}", subjects.join(", "));
+        let _ = writeln!(text, "  {}: {reason}", grouped(&subjects).join(", "));
     }
     text
 }
@@ -293,7 +310,7 @@ mod tests {
         );
         assert_eq!(
             text(Some(rated("as it is", 1.3))),
-            "placement: auto, this load fits x1.20; next best: as it is, x1.30, too little more to \
+            "placement: auto, this load fits x1.20; next best: as it is, x1.30, not enough more to \
              be chosen"
         );
     }
@@ -337,6 +354,14 @@ mod tests {
     }
 
     #[test]
+    fn a_reason_is_printed_once() {
+        let mut printed = BTreeSet::new();
+        let reasons = ["eth0 rx-0: a: b", "eth0 rx-1: a: b", "c: d", "c: d"];
+        let all = reasons.map(|reason| once(reason, &mut printed));
+        assert_eq!(all, ["eth0 rx-0: a: b", "eth0 rx-1: the same", "c: d", "the same"]);
+    }
+
+    #[test]
     fn every_change_shows_old_new_and_why() {
         let cpus = |list| CpuSet::parse_list(list).unwrap();
         let knob =
@@ -364,7 +389,7 @@ mod tests {
         <Title 1 change>
           irq 27 (virtio0-input.1): 0 -> <Work 6>  rx-1: its consumer runs on cpu 7
         <Quiet left alone>
-          eth0 rx-2, eth0 rx-3: no traffic seen
+          eth0 rx-2-3: no traffic seen
         <Bad refused>
           irq 30 (nvme0q1): the kernel manages its affinity
         ");

@@ -67,15 +67,13 @@ pub(crate) fn render(report: &Report, before: Option<&Report>, on: Presentation)
 }
 
 /// What to do where there is nothing to show.
-const NO_QUEUES: &str = "no rx queue has an interrupt, traffic or steering settings\n  \
+const NO_QUEUES: &str = "no netdev received a packet, no rx queue has interrupts or steering\n  \
     --interval 10s sees rare traffic; netsilo doctor names what cannot be read here";
 
-/// Whether a netdev has queues with traffic, interrupts or steering.
+/// Whether a netdev receives, or has queues with interrupts or steering.
 pub(crate) fn worth_showing(netdev: &NetdevLine) -> bool {
-    netdev
-        .queues
-        .iter()
-        .any(|silo| silo.irq.is_some() || silo.has_traffic() || steering(silo) != "-")
+    let has_place = |silo: &Silo| silo.irq.is_some() || silo.has_traffic() || steering(silo) != "-";
+    netdev.rx_packets_per_s.is_some_and(|rate| rate > 0.0) || netdev.queues.iter().any(has_place)
 }
 
 fn title(report: &Report) -> String {
@@ -123,6 +121,12 @@ pub(crate) fn netdev_title(netdev: &NetdevLine) -> String {
     }
     if netdev.threaded.is_some_and(|threaded| threaded > 0) {
         parts.push("threaded NAPI".to_owned());
+    } else if netdev.on_backlogs {
+        parts.push("on the backlogs of the cpus that send".to_owned());
+    }
+    if !netdev.queues.iter().any(Silo::has_traffic) {
+        let rate = netdev.rx_packets_per_s.filter(|rate| *rate > 0.0);
+        parts.extend(rate.map(|rate| format!("{}/s received", count(rate))));
     }
     let losses = [
         ("rx_dropped", netdev.rx_dropped_per_s),

@@ -142,7 +142,7 @@ fn counting(counting: &CountingStatus) -> String {
 fn placements(status: &Status) -> Table {
     let mut table = Table::new();
     table.load_preset(presets::NOTHING).set_content_arrangement(ContentArrangement::Dynamic);
-    table.set_header(["vector", "irq", "cpus", "now", "algorithm", "basis"]);
+    table.set_header(["queue", "irq", "cpus", "now", "algorithm", "basis"]);
     for placement in &status.placements {
         let irq = placement.irq.map_or_else(|| "-".to_owned(), |irq| irq.to_string());
         let state = if placement.moves { "elsewhere" } else { "in place" };

@@ -74,7 +74,7 @@ fn what_no_setting_can_do_has_no_forecast_of_no_change() {
     let predict = |more: &[&str]| run(&[&["predict", "--from", &veth], more].concat());
     for (setting, why) in [
         ("rps=9", "rps=9: rps: cpu 9 is not present; online are 0-1"),
-        ("rx-usecs=5", "rx-usecs, rx-frames: no netdev on this machine reports it"),
+        ("rx-usecs=5", "rx-usecs, rx-frames, adaptive-rx: no netdev on this machine reports it"),
         ("irq=1", "irq is a key of --scenario; for an observed machine write cpus=1"),
     ] {
         let refused = predict(&["--setting", setting]);

@@ -22,7 +22,7 @@ impl Judged {
     }
 }
 
-/// Predicts each of `cells` with the values of `table`, and its interval from so many draws.
+/// Predicts each of `cells` with the values of `table`; the interval comes from `draws` draws.
 pub(crate) fn judge<'a>(
     cells: impl Iterator<Item = &'a Cell> + Clone,
     table: &Table,
@@ -80,7 +80,7 @@ impl Summary {
     pub(crate) fn heading() -> String {
         "| experiment | fit | cells | signs right | gain: mean, worst (points) | \
          rate (%) | %softirq of a CPU (points) | %usr+%sys of a CPU (points) | \
-         90 % intervals hold | half their width: median, worst (%) |\n\
+         90 % intervals contain | half their width: median, worst (%) |\n\
          |---|---|---|---|---|---|---|---|---|---|"
             .to_owned()
     }

@@ -5,9 +5,7 @@ use std::fmt;
 use netsilo_trial::stats::Estimate;
 use serde::{Deserialize, Serialize};
 
-/// Busy share from which a resource is saturated: at 80% a poll waits four times as long as it runs
-/// (M/M/1), and bursts overflow.
-pub const FULL: f64 = 0.8;
+use crate::limit::FULL;
 
 /// Smallest change that matters: less is noise.
 pub const CLEAR: f64 = 0.05;

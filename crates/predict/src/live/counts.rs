@@ -9,8 +9,8 @@ use netsilo_model::machine::cpuset::CpuId;
 use netsilo_model::snapshot::host::Snapshot;
 use serde::{Deserialize, Serialize};
 
+use crate::assumptions::{Assumptions, End};
 use crate::live::loads;
-use crate::live::unknowns::{Assumptions, End};
 use crate::live::work::{Queue, Work};
 use crate::loads::Loads;
 use crate::parameters::Values;

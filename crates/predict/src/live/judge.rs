@@ -14,13 +14,14 @@ use netsilo_model::snapshot::host::Snapshot;
 use netsilo_model::snapshot::netdev::Netdev;
 use netsilo_trial::stats::Estimate;
 
+use crate::assumptions::{Assumptions, End};
 use crate::limit::{Limit, Used, fullest};
 use crate::live::claim::{Claim, is_near_full};
 use crate::live::completions::{self, Moved};
 use crate::live::expected::{AS_IT_IS, Expected};
 use crate::live::loads;
 use crate::live::proposal::Proposal;
-use crate::live::unknowns::{Assumptions, End, Unknown};
+use crate::live::unknowns::Unknown;
 use crate::live::work::Work;
 use crate::loads::Loads;
 use crate::parameters::Table;
@@ -33,8 +34,8 @@ const NINE_OF_TEN: f64 = 1.645;
 
 /// Where the work runs under a setting.
 struct Placed {
-    /// The queues whose packets run elsewhere than now, by number: with flows as uneven as they may
-    /// be, as likely, as even as may be.
+    /// The queues whose packets run elsewhere than now, by number: with flows as uneven and polls
+    /// as small as they may be, as likely, and at best.
     moved: BTreeMap<usize, [Placement; 3]>,
     /// What another XPS moves; `None` if that is not known.
     sent: Option<Moved>,
@@ -46,7 +47,7 @@ impl Placed {
     fn new(judge: &Judge<'_>, settings: &Snapshot, changes: Option<&[Change]>) -> Self {
         let Judge { work, present, .. } = judge;
         let ways = |number| {
-            let way = |flows| Placement::new(work, number, settings, flows);
+            let way = |arrivals| Placement::new(work, number, settings, arrivals);
             (number, [End::Worst, End::Likely, End::Best].map(way))
         };
         let placed = judge.touched(settings, changes).map(ways);
@@ -63,9 +64,9 @@ impl Placed {
     }
 
     /// The queues whose packets run elsewhere than now.
-    fn moved(&self, flows: End) -> impl Iterator<Item = (usize, &Placement)> {
+    fn moved(&self, arrivals: End) -> impl Iterator<Item = (usize, &Placement)> {
         self.moved.iter().map(move |(number, [worst, likely, best])| {
-            let way = match flows {
+            let way = match arrivals {
                 End::Worst => worst,
                 End::Likely => likely,
                 End::Best => best,
@@ -185,7 +186,7 @@ impl<'a> Judge<'a> {
 
     /// The loads where the work is placed so.
     fn loads(&self, it: &Assumed, placed: &Placed) -> Loads {
-        let moved = || placed.moved(it.assumptions.flows);
+        let moved = || placed.moved(it.assumptions.arrivals);
         let (work, prices, now) = (&self.work, &it.prices, &self.present);
         let gone = loads_of(work, prices, now, moved().map(|(number, _)| (number, &now[number])));
         let mut loads = it.before.changed(&gone, &loads_of(work, prices, now, moved()));
@@ -197,7 +198,7 @@ impl<'a> Judge<'a> {
     /// that.
     fn full_loads(&self, it: &Assumed, placed: &Placed, loads: &Loads) -> Loads {
         let (work, cpus) = (&self.work, self.cpus(it, loads));
-        let moved: BTreeMap<usize, &Placement> = placed.moved(it.assumptions.flows).collect();
+        let moved: BTreeMap<usize, &Placement> = placed.moved(it.assumptions.arrivals).collect();
         let changed =
             self.polled_on.iter().filter(|(cpu, _)| loads.on(**cpu) != it.before.on(**cpu));
         let mut numbers: BTreeSet<usize> = moved.keys().copied().collect();
@@ -390,6 +391,7 @@ impl Judge<'_> {
     pub fn judge(&self, proposal: &Proposal) -> (Option<Expected>, Vec<String>) {
         let mut not_modeled = proposal.not_modeled.clone();
         not_modeled.extend(proposal.unknown_senders(&self.work));
+        not_modeled.extend(proposal.unknown_pollers(&self.work));
         let supposed = proposal.other_queues(&self.observed).unwrap_or_else(|unknown| {
             not_modeled.push(unknown);
             None
@@ -414,36 +416,6 @@ impl Judge<'_> {
         (Some(Expected { not_modeled, ..expected }), assumed)
     }
 
-    /// What it would do if softirqs took this much less of each CPU's time, at worst, likely and at
-    /// best, compared with the machine as it is.
-    pub fn relieved(
-        &self,
-        now: &Expected,
-        name: &str,
-        less: [&BTreeMap<CpuId, f64>; 3],
-    ) -> Expected {
-        let [worst, likely, best] = less.map(|less| {
-            let mut cpus = self.cpus(&self.likely, &self.likely.full);
-            for (cpu, time) in &mut cpus {
-                let less = less.get(cpu).copied().unwrap_or(0.0);
-                time.softirq = (time.softirq - less).max(0.0);
-            }
-            let (fits, limit) = limit(&self.work, &cpus, &Staying::default());
-            (fits, limit, cpus)
-        });
-        let fits = interval(likely.0, [[worst.0, best.0]].into_iter());
-        let gain = fits.map(|fits| fits / now.fits.value - 1.0);
-        Expected {
-            name: name.to_owned(),
-            fits,
-            claim: Some(Claim::of(gain, now.fits.value, likely.0)),
-            gain: Some(gain),
-            limit: likely.1,
-            cpus: likely.2,
-            ..now.clone()
-        }
-    }
-
     /// Interrupts per second of the queues: as counted, one for each poll more or less.
     fn interrupts(&self, placed: Option<&Placed>) -> Option<f64> {
         let mut sum = None;
@@ -464,14 +436,25 @@ impl Judge<'_> {
     /// How far a placement of polls is off depends on how many of them move. Steering that costs
     /// load costs up to some times what it is expected to: it also moves wakeups and the tasks that
     /// wake. So does what it saves where all CPUs are full. Steering that gains because it relieves
-    /// one CPU is off by how much work it moves.
-    fn model_ends(&self, state: &State, placed: &Placed) -> [f64; 2] {
+    /// one CPU is off by how much work it moves. Where all work stays on its CPUs, nothing is
+    /// added.
+    fn model_ends(&self, as_it_is: &Judge<'_>, state: &State, placed: &Placed) -> [f64; 2] {
         let (error, ratio) = (&Table::shipped().error, state.ratio());
-        let polls = placed.moved(End::Likely);
-        let moved = polls.filter(|(number, then)| self.present[*number].poll != then.poll);
-        let packets: f64 = moved.map(|(number, _)| self.work.queues[number].packets).sum();
+        let moved =
+            || placed.moved(End::Likely).map(|(number, it)| (number, it, &self.present[number]));
+        let polled_elsewhere = moved().filter(|(_, then, now)| then.poll != now.poll);
+        let packets: f64 =
+            polled_elsewhere.map(|(number, ..)| self.work.queues[number].packets).sum();
+        let is_steered = |then: &Placement, now: &Placement| {
+            (&then.protocol, then.steered) != (&now.protocol, now.steered)
+        };
         let deviation = if packets > 0.0 {
             error.polls * packets / self.work.packets_per_s()
+        } else if std::ptr::eq(self, as_it_is)
+            && !placed.moves_sent()
+            && !moved().any(|(_, then, now)| is_steered(then, now))
+        {
+            return [ratio; 2];
         } else if ratio < 1.0 || [&state.limit, &state.limit_now] == [&Limit::Cpus; 2] {
             return [ratio.powf(error.loss), ratio.powf(error.loss.recip())];
         } else {
@@ -501,7 +484,7 @@ impl Judge<'_> {
         let gain = if likely.cpus == as_it_is.work.cpus {
             Estimate { value: 0.0, low: 0.0, high: 0.0 }
         } else {
-            let model = placed.map(|placed| self.model_ends(&likely, placed));
+            let model = placed.map(|placed| self.model_ends(as_it_is, &likely, placed));
             let ends = ends.iter().map(|[a, b]| [a.ratio(), b.ratio()]);
             // The load that there is may be all that a machine carries that is nearly full.
             let is_all = is_near_full(likely.fits_now) && likely.ratio() > 1.0;

@@ -22,6 +22,7 @@ pub(crate) fn add(
     let parts = parts(&Steps { cpus, prices, placed: now, packets, is_backlog }, ns);
     let steps = Steps { cpus, prices, placed, packets, is_backlog };
     steps.add(loads, parts);
+    handlers(&steps, now, loads);
     readers(&steps, loads);
     wakeups(&steps, loads);
 }
@@ -45,6 +46,16 @@ fn parts(steps: &Steps<'_, Seen<'_, '_>>, ns: f64) -> Parts {
     let ratio = share / (1.0 - share).max(f64::MIN_POSITIVE);
     let poll = measured / (1.0 + (1.0 - away) * ratio);
     Parts { poll, begin, protocol: poll * ratio }
+}
+
+/// The handlers of the interrupts, one for each poll: where the queue is polled, or was before a
+/// kthread does it.
+fn handlers(steps: &Steps<'_, Seen<'_, '_>>, now: &Placement, loads: &mut Loads) {
+    let ns = steps.cpus.queue.handler_ns * now.batch / steps.placed.batch;
+    let placed = if steps.placed.is_threaded { now } else { steps.placed };
+    for (cpu, share) in &placed.poll {
+        loads.path.poll += steps.softirq(loads, *cpu, steps.packets * share * ns);
+    }
 }
 
 /// The lines that readers get from the CPU that ran the protocol.

@@ -4,7 +4,7 @@ use netsilo_model::derive::analysis::Analysis;
 use netsilo_model::derive::receive_work::Bounds;
 use netsilo_model::derive::seen_costs::machine_costs;
 
-use crate::live::unknowns::{Assumptions, End};
+use crate::assumptions::{Assumptions, End};
 use crate::live::work::Queue;
 use crate::parameters::Values;
 use crate::prices::Prices;

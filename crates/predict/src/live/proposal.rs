@@ -1,11 +1,11 @@
 //! A setting of an observed machine, and which of its knobs the model knows.
 
-use netsilo_model::change::{Change, NTUPLE_FILTER, Target, Value, apply_to};
+use netsilo_model::change::{Change, NTUPLE_FILTER, Target, Value, apply_to, knobs};
 use netsilo_model::derive::flow_steering::arfs_is_on;
 use netsilo_model::machine::cpuset::CpuId;
 use netsilo_model::snapshot::ethtool::Coalesce;
 use netsilo_model::snapshot::host::Snapshot;
-use netsilo_model::snapshot::netdev::NetdevIdentity;
+use netsilo_model::snapshot::netdev::{Netdev, NetdevIdentity};
 
 use crate::live::resplit::hashes_udp_ports;
 use crate::live::supposed::{CannotSuppose, Supposed};
@@ -103,6 +103,20 @@ impl Proposal {
         self.changes.iter().flatten().filter(is_unknown).map(|change| change.target.to_string())
     }
 
+    /// The knobs that it changes so that it is not known which CPU polls, in words.
+    pub(crate) fn unknown_pollers(&self, work: &Work<'_>) -> impl Iterator<Item = String> {
+        let is_unknown = |change: &&Change| {
+            let mut alone = work.queues.iter().filter(|queue| queue.is_polled_by_kthread_alone());
+            match (&change.target, &change.new) {
+                (Target::Threaded(knob), Value::Count(0)) => {
+                    alone.any(|queue| queue.silo.netdev == knob.netdev)
+                }
+                _ => false,
+            }
+        };
+        self.changes.iter().flatten().filter(is_unknown).map(|change| change.target.to_string())
+    }
+
     /// The knobs of XPS that it changes, in words.
     pub(crate) fn xps(&self) -> impl Iterator<Item = String> {
         let is_xps = |change: &&Change| matches!(change.target, Target::XpsCpus(_));
@@ -144,20 +158,40 @@ fn knows(target: &Target, before: &Snapshot, after: &Snapshot) -> bool {
         }
         Target::Coalesce(knob) => {
             let fixed = |it: &Snapshot| fixed_coalescing(it, &knob.netdev).is_some();
-            fixed(before) && fixed(after)
+            fixed(before) && (fixed(after) || adapts(after, &knob.netdev))
+        }
+        Target::NapiDeferHardIrqs(knobs::NapiDeferHardIrqs { netdev })
+        | Target::GroFlushTimeout(knobs::GroFlushTimeout { netdev }) => {
+            !adapts(before, netdev) && adapts(after, netdev)
         }
         _ => false,
     }
 }
 
-/// How a netdev holds back its interrupts; `None` if that is unknown, or the driver adapts it.
+/// Whether the driver of a netdev, or a kernel timer, holds back its interrupts for as long as it
+/// finds right.
+pub(crate) fn adapts(snapshot: &Snapshot, netdev: &NetdevIdentity) -> bool {
+    let is_adaptive = |netdev: &Netdev| {
+        let coalesce = netdev.ethtool.as_ref()?.coalesce.value()?;
+        Some(coalesce.use_adaptive_rx_coalesce)
+    };
+    let netdev = snapshot.netdevs.iter().find(|it| netdev.is(it));
+    netdev.is_some_and(|it| {
+        let is_deferred = it.napi_defer_hard_irqs > Some(0) && it.gro_flush_timeout > Some(0);
+        is_deferred || is_adaptive(it) == Some(true)
+    })
+}
+
+/// How a netdev holds back its interrupts; `None` if that is unknown, or something adapts it.
 pub(crate) fn fixed_coalescing<'a>(
     snapshot: &'a Snapshot,
     netdev: &NetdevIdentity,
 ) -> Option<&'a Coalesce> {
+    if adapts(snapshot, netdev) {
+        return None;
+    }
     let netdev = snapshot.netdevs.iter().find(|it| netdev.is(it))?;
-    let coalesce = netdev.ethtool.as_ref()?.coalesce.value()?;
-    (!coalesce.use_adaptive_rx_coalesce).then_some(coalesce)
+    netdev.ethtool.as_ref()?.coalesce.value()
 }
 
 /// The CPU on which the scheduler finds room for a new kthread: the idlest ones in turn.

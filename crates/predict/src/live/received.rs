@@ -7,7 +7,7 @@ use netsilo_model::derive::silo::{Silo, heaviest};
 use netsilo_model::machine::cpuset::{CpuId, CpuSet};
 use netsilo_model::snapshot::netdev::Netdev;
 
-use crate::live::flows::Flows;
+use crate::flows::Flows;
 use crate::live::work::{Queue, Work};
 
 /// The queues of one netdev that receive packets.

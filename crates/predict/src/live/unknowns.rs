@@ -7,6 +7,7 @@ use netsilo_model::cost::weights::CostSource;
 use netsilo_model::derive::analysis::Analysis;
 use netsilo_model::derive::seen_costs::seen_ipis;
 
+use crate::assumptions::{Assumptions, End};
 use crate::parameters::Table;
 
 /// A quantity that was not measured, or not exactly.
@@ -18,40 +19,13 @@ pub(crate) enum Unknown {
     Polls,
     /// Which part of a packet's softirq time comes after driver and GRO.
     Division,
-    /// How the hash divides the flows over the CPUs of RPS.
-    Flows,
+    /// How the hash divides the flows over the CPUs of RPS, and how many packets gather before an
+    /// interrupt whose delay adapts to them.
+    Arrivals,
     /// What the threads of a core do together.
     Siblings,
     /// Whether the scheduler moves other tasks off a CPU that softirqs fill.
     Scheduler,
-}
-
-/// The value of an unknown quantity.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum End {
-    /// The one that is worst for a setting that moves work.
-    Worst,
-    /// The likely one.
-    Likely,
-    /// The best one.
-    Best,
-}
-
-/// One way to fill in what is unknown.
-#[derive(Debug, Clone, Copy, PartialEq)]
-pub(crate) struct Assumptions {
-    /// Factor on the cost of a packet that crosses to another CPU.
-    pub(crate) crossing: f64,
-    /// Factor on the cost of a poll before its first packet.
-    pub(crate) polls: f64,
-    /// The share of a packet's time after driver and GRO: the least, or the most.
-    pub(crate) division: End,
-    /// How even the flows of RPS are.
-    pub(crate) flows: End,
-    /// What the threads of a core do together, one thread's work being 1; `None`: as fitted.
-    pub(crate) smt: Option<f64>,
-    /// Share of the tasks' time on CPUs with receive work that stays there when they fill.
-    pub(crate) tasks_stay: f64,
 }
 
 /// Range of the cost of a poll, as factors: an interrupt costs about what the table says, the
@@ -62,23 +36,16 @@ const POLLS: (f64, f64) = (0.5, 4.0);
 /// Greatest share of the tasks' time that stays on a full CPU: the scheduler balances, but late.
 const TASKS_STAY: f64 = 0.5;
 
-impl Default for Assumptions {
-    fn default() -> Self {
-        Self {
-            crossing: 1.0,
-            polls: 1.0,
-            division: End::Likely,
-            flows: End::Likely,
-            smt: None,
-            tasks_stay: 0.0,
-        }
-    }
-}
-
 impl Unknown {
     /// All of them.
-    pub(crate) const ALL: [Self; 6] =
-        [Self::Crossing, Self::Polls, Self::Division, Self::Flows, Self::Siblings, Self::Scheduler];
+    pub(crate) const ALL: [Self; 6] = [
+        Self::Crossing,
+        Self::Polls,
+        Self::Division,
+        Self::Arrivals,
+        Self::Siblings,
+        Self::Scheduler,
+    ];
 
     /// The assumptions with this quantity at either end of its range, the others likely.
     pub(crate) fn ends(self, analysis: &Analysis<'_>) -> [Assumptions; 2] {
@@ -92,7 +59,9 @@ impl Unknown {
             Self::Division => {
                 [End::Worst, End::Best].map(|division| Assumptions { division, ..likely })
             }
-            Self::Flows => [End::Worst, End::Best].map(|flows| Assumptions { flows, ..likely }),
+            Self::Arrivals => {
+                [End::Worst, End::Best].map(|arrivals| Assumptions { arrivals, ..likely })
+            }
             Self::Siblings => {
                 [Some(Table::shipped().least_smt()), None].map(|smt| Assumptions { smt, ..likely })
             }

@@ -16,15 +16,12 @@ use netsilo_model::snapshot::host::Snapshot;
 use netsilo_model::snapshot::netdev::Netdev;
 use netsilo_model::snapshot::observation::Observation;
 
-use crate::live::flows::Flows;
-use crate::placement::Shares;
+use crate::flows::Flows;
+use crate::placement::{MOST_BATCH, Shares};
 use crate::prediction::CpuTime;
 
 /// Least share of the packets whose cost must be known.
 const LEAST_KNOWN: f64 = 0.5;
-
-/// Maximum number of packets of one poll (`NAPI_POLL_WEIGHT`).
-pub(crate) const MOST_BATCH: f64 = 64.0;
 
 /// The receive work of a machine.
 #[derive(Debug, Clone)]
@@ -69,6 +66,9 @@ pub(crate) struct Queue<'a> {
     /// Softirq time of one packet on the CPU to which RPS has taken it (ns); `None` where RPS is
     /// off or this was not measured.
     pub(crate) steered_ns: Option<f64>,
+    /// Time of one packet in handlers of interrupts (ns), where they were measured and no kthread
+    /// polls.
+    pub(crate) handler_ns: f64,
     /// Payload of one packet (bytes).
     pub(crate) bytes: f64,
     /// Shares of the packets by the CPU that polls them.
@@ -152,6 +152,7 @@ impl<'a> Work<'a> {
         count_flows(analysis, &mut queues);
         for queue in queues.iter_mut().filter(|queue| !queue.is_backlog) {
             queue.steered_ns = steered_ns(analysis, queue);
+            queue.handler_ns = handler_ns(analysis, queue);
         }
         let all: f64 = queues.iter().map(|queue| queue.packets).sum();
         if all <= 0.0 {
@@ -304,6 +305,7 @@ impl<'a> Queue<'a> {
             crowd: 1.0,
             ns: (own > 0.0).then_some(own * 1e9 / packets),
             steered_ns: None,
+            handler_ns: 0.0,
             bytes: silo.bytes_per_s.unwrap_or(0.0) / packets,
             polled,
             read: normalized(silo.read_on().into_iter()),
@@ -328,6 +330,11 @@ impl<'a> Queue<'a> {
     /// Whether RPS has put its packets on these backlogs, so that it is not known who sends them.
     pub(crate) fn has_unknown_senders(&self) -> bool {
         self.is_backlog && self.silo.rps_cpus.as_ref().is_some_and(|cpus| !cpus.is_empty())
+    }
+
+    /// Whether a kthread polls it that no interrupt wakes: packets of a veth come from any CPU.
+    pub(crate) fn is_polled_by_kthread_alone(&self) -> bool {
+        self.silo.kthread.is_some() && self.silo.irq.is_none()
     }
 
     /// Whether nobody here reads it: it is handed on.
@@ -418,6 +425,21 @@ fn steered_ns(analysis: &Analysis<'_>, queue: &Queue<'_>) -> Option<f64> {
         packets += backlog as f64;
     }
     (packets > 0.0).then_some(time / packets)
+}
+
+/// Time of one packet in handlers of interrupts (ns): each of a CPU's interrupts takes as long as
+/// the others.
+fn handler_ns(analysis: &Analysis<'_>, queue: &Queue<'_>) -> f64 {
+    if queue.silo.kthread.is_some() {
+        return 0.0;
+    }
+    let times = &analysis.observation.attribution.cpu_time;
+    let of_cpu = |(cpu, per_s): (&CpuId, &f64)| {
+        let time = times.get(cpu).filter(|time| time.hardirqs > 0)?;
+        Some(per_s * time.hardirq_ns as f64 / time.hardirqs as f64)
+    };
+    let all = queue.silo.interrupts_per_s.iter().flatten();
+    all.filter_map(of_cpu).sum::<f64>() / queue.packets
 }
 
 /// Polls per second of a queue, as eBPF counted them; else each interrupt counts as a poll.

@@ -10,10 +10,11 @@ use std::path::{Component, Path, PathBuf};
 use tar::EntryType;
 
 use crate::files::memory_tree::MemoryTree;
+use crate::files::root::LONGEST_FILE;
 
 /// Limits of one bundle: several times the size of a machine with 512 CPUs and 4000 interrupts.
 const LIMITS: Limits =
-    Limits { bytes: 256 << 20, file_bytes: 64 << 20, entries: 80_000, name_bytes: 16 << 20 };
+    Limits { bytes: 256 << 20, file_bytes: LONGEST_FILE, entries: 80_000, name_bytes: 16 << 20 };
 
 /// Maximum length of a path in bytes, and maximum number of names in it. Paths in sysfs are below
 /// 250 and 25.

@@ -10,6 +10,9 @@ use netsilo_model::parse::ParseError;
 const LONGEST_LINE: usize = 1 << 20;
 const START: usize = 1 << 17;
 
+/// In bytes: the lines of 10,000 interrupts at 8192 CPUs.
+const MOST: u64 = 1 << 30;
+
 pub(crate) enum LinesError {
     Read(io::Error),
     Save(io::Error),
@@ -23,7 +26,7 @@ pub(crate) fn read_lines(
     mut line: impl FnMut(&[u8]) -> Result<(), ParseError>,
 ) -> Result<(), LinesError> {
     let mut buffer = vec![0; START];
-    let mut filled = 0;
+    let (mut filled, mut all) = (0, 0);
     loop {
         if filled == buffer.len() {
             if filled >= LONGEST_LINE {
@@ -47,6 +50,13 @@ pub(crate) fn read_lines(
         }
         if let Some(save) = &mut save {
             save.write_all(&buffer[filled..filled + read]).map_err(LinesError::Save)?;
+        }
+        all += read as u64;
+        if all > MOST {
+            return Err(LinesError::Read(io::Error::other(format!(
+                "it has more than {} MiB",
+                MOST >> 20
+            ))));
         }
         let searched = filled;
         filled += read;

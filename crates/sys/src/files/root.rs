@@ -345,6 +345,9 @@ fn facts(json: &[u8]) -> Result<TreeFacts, ReadError> {
         .map_err(|e| ReadError::Io { path: TREE_FACTS.to_owned(), source: io::Error::other(e) })
 }
 
+/// Longest file that is read whole, in bytes: more than any file of the kernel has.
+pub(crate) const LONGEST_FILE: u64 = 64 << 20;
+
 /// Reads to the end. Uses `page` if the file fits (a sysfs file has at most a page), else `large`.
 fn read_whole<'a>(
     file: &mut File,
@@ -361,7 +364,10 @@ fn read_whole<'a>(
         }
     }
     large.extend_from_slice(page);
-    file.read_to_end(large)?;
+    file.take(LONGEST_FILE).read_to_end(large)?;
+    if large.len() as u64 >= LONGEST_FILE {
+        return Err(io::Error::other(format!("it has more than {} MiB", LONGEST_FILE >> 20)));
+    }
     Ok(large)
 }
 
@@ -414,5 +420,14 @@ mod tests {
         check(dir.path()).unwrap();
         assert_eq!(root.read("/proc/stat").unwrap(), "cpu 1\n");
         assert!(root.is_live());
+    }
+
+    #[test]
+    fn a_file_without_end_is_an_error() {
+        let dir = tempfile::tempdir().unwrap();
+        std::fs::create_dir_all(dir.path().join("proc")).unwrap();
+        std::os::unix::fs::symlink("/dev/zero", dir.path().join("proc/stat")).unwrap();
+        let error = Root::live_in(dir.path().into()).read("/proc/stat").unwrap_err();
+        assert_eq!(error.to_string(), "/proc/stat: it has more than 64 MiB");
     }
 }

@@ -407,6 +407,9 @@ pub(crate) fn lock(path: &Path) -> Result<Result<Lock, Option<u32>>, JournalErro
     Ok(Ok(Lock(file)))
 }
 
+/// Longest boot id in the name of a journal: a kernel's has 36 characters.
+const LONGEST_BOOT_ID: usize = 64;
+
 /// Renames the journal of another boot, whose settings were lost at the reboot.
 fn put_aside(path: &Path, history: &History) -> Result<(), JournalError> {
     let boot_id: String = history
@@ -414,6 +417,7 @@ fn put_aside(path: &Path, history: &History) -> Result<(), JournalError> {
         .iter()
         .flat_map(|id| id.chars())
         .filter(|c| c.is_ascii_alphanumeric() || *c == '-')
+        .take(LONGEST_BOOT_ID)
         .collect();
     let closed = path.with_file_name(format!("journal.{boot_id}"));
     std::fs::rename(path, closed).map_err(JournalError::io("rename", path))?;
@@ -523,6 +527,13 @@ mod tests {
         assert!(Journal::open_existing(&kernel, &state).unwrap().is_none());
         assert!(Journal::open(&kernel, &state).unwrap().transactions().is_empty());
         assert_eq!(std::fs::read(state.join("journal.a")).unwrap(), before);
+        // One of a tree in which somebody else wrote.
+        rename_boot(dir.path(), &"c".repeat(300));
+        Journal::open(&kernel, &state).unwrap();
+        rename_boot(dir.path(), "d");
+        Journal::open(&kernel, &state).unwrap();
+        let closed = state.join(format!("journal.{}", "c".repeat(LONGEST_BOOT_ID)));
+        assert!(closed.exists());
     }
 
     #[test]

@@ -104,8 +104,8 @@ pub struct Entry {
     pub old: Value,
     /// Its text before, byte for byte.
     pub old_raw: String,
-    /// If its netdev is virtual: which creation of it this is, because a later netdev may have the
-    /// same name and index. Older journals lack it; undo then compares what they have.
+    /// When a virtual netdev was created: a later netdev may have the same name and index. Journals
+    /// of older versions lack this, and undo then compares only name and index.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub created: Option<u64>,
     /// The NAPI of a kthread. When the driver recreates its NAPIs, another kthread may poll it.

@@ -396,8 +396,8 @@ impl Race {
         outranked.min_by(|a, b| self.estimate(*a).total_cmp(&self.estimate(*b)))
     }
 
-    /// The last of [`ROUNDS`] rounds, if in all of them the candidate was worse than the current
-    /// state ever was, by more than is tolerated.
+    /// The breach in the last round, if in each of the last [`ROUNDS`] rounds the candidate was
+    /// worse than the current state ever was, by more than is tolerated.
     fn always_beyond(&self, candidate: usize) -> Option<Breach> {
         let present: Vec<f64> = self.lanes[0].values.values().copied().collect();
         let newest = self.lanes[candidate].values.values().rev().take(ROUNDS);

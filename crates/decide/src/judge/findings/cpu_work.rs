@@ -120,3 +120,19 @@ impl CpuWork<'_> {
             .fold(0, u64::saturating_add)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_cpu_is_full_up_to_5_percent_idle_and_has_room_from_50_percent_on() {
+        let of = |idle: f64| {
+            let split = CpuTimeShares { idle: Some(idle), ..CpuTimeShares::default() };
+            let cpu = CpuWork { cpu: CpuId(0), split, queues: Vec::new() };
+            (cpu.is_full(), cpu.has_room())
+        };
+        assert_eq!([0.05, 0.06].map(of), [(true, false), (false, false)]);
+        assert_eq!([0.49, 0.5].map(of), [(false, false), (false, true)]);
+    }
+}

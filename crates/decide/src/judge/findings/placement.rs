@@ -72,16 +72,19 @@ fn far(judged: &Judged<'_>, netdev: &str, placements: &[&Placement]) -> Option<F
         id: FindingId::FarFromConsumers,
         severity: if cost >= WARNS { Severity::Warning } else { Severity::Info },
         subject: Subject::Netdev(netdev.to_owned()),
-        title: format!(
-            "{} would cost less on other cpus",
-            first_few(placements, |it| it.label.to_string())
-        ),
+        title: match placements.len() {
+            0..=QUEUES_NAMED => {
+                let queues = first_few(placements, |it| it.label.to_string());
+                format!("{queues} would cost less on other cpus")
+            }
+            many => format!("{many} queues would cost less on other cpus"),
+        },
         evidence,
         remedies: vec![Remedy {
             what: format!("move {}", first_few(placements, target)),
             gain: judged
                 .look
-                .gain(&changes, &format!("their place costs {} of a cpu", percent(cost))),
+                .gain(&changes, &format!("they cost {} of a cpu where they are", percent(cost))),
             cost: None,
             not_when: Some(
                 "the readers change cpus all the time, or another program places interrupts".into(),

@@ -98,7 +98,7 @@ fn of_netdev(verdicts: &[&RemedyVerdict]) -> Vec<Finding> {
         waits.iter().find_map(|(name, what)| Some((helps(*name)?, *what)))
     {
         let title =
-            "one cpu is saturated, and spends much of its time on interrupts of few packets each";
+            "the cpus are saturated, and spend much of their time on interrupts of few packets";
         let remedy = remedy(verdict, what, Some("each packet may be delayed by the wait time"));
         findings.push(finding(FindingId::FewerInterrupts, verdict, title, vec![remedy]));
     }

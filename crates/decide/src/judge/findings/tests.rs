@@ -7,14 +7,14 @@ use netsilo_model::derive::analysis::Analysis;
 use netsilo_model::machine::cpuset::{CpuId, CpuSet};
 use netsilo_model::machine::reading::Reading;
 use netsilo_model::snapshot::audit::{Audit, Connection, Connections, Qdisc};
-use netsilo_model::snapshot::ethtool::{Ethtool, Feature, Limit, Rings};
+use netsilo_model::snapshot::ethtool::{Ethtool, Feature, FlowType, HashFields, Limit, Rings};
 use netsilo_model::snapshot::flow::Outer;
 use netsilo_model::snapshot::host::Snapshot;
 use netsilo_model::snapshot::observation::Observation;
 use netsilo_model::snapshot::sockets::{LosingSocket, SocketKind};
 use netsilo_model::synthetic::arrivals::{SceneFlow, SceneRss};
 use netsilo_model::synthetic::grid::Grid;
-use netsilo_model::synthetic::scene::{Scene, SceneNetdev, SceneQueue};
+use netsilo_model::synthetic::scene::{CpuLoad, Scene, SceneNetdev, SceneQueue};
 
 use super::*;
 use crate::judge::evidence::{Evidence, Gain, Measure};
@@ -234,6 +234,40 @@ fn rps_is_set_from_the_present_value_of_that_queue() {
         let remedy = with_judged(&observation, |it| rss::rps(it.analysis, netdev, queue, "why"));
         assert_eq!(remedy.changes[0].old, Value::Cpus(set(present)), "rx-{queue}");
     }
+}
+
+#[test]
+fn rps_takes_cpus_that_are_at_least_half_idle() {
+    let mut scene = scene(&[("0", 0.9)]);
+    scene.busy =
+        [("1", 0.48), ("2-3", 0.52)].map(|(cpus, usr)| CpuLoad { cpus: set(cpus), usr }).into();
+    let observation = scene.observation();
+    let costs = Costs::default();
+    let analysis = Analysis::new(&observation, &costs);
+    let remedy = rss::rps(&analysis, &observation.after.netdevs[0], 0, "");
+    assert_eq!(remedy.changes[0].new, Value::Cpus(set("1")));
+}
+
+#[test]
+fn udp_ports_are_not_hashed_from_1_percent_of_fragments_on() {
+    let changes = |fragments: u64| {
+        let mut scene = scene(&[("0", 0.1), ("1", 0.1)]);
+        let flows = |count, packets, fragments| SceneFlow {
+            outer: Some(Outer::Udp),
+            hash: Some(1),
+            count,
+            packets,
+            fragments,
+            ..SceneFlow::default()
+        };
+        let fields = [(FlowType::Udp4, HashFields::ADDRESSES)].into();
+        scene.netdevs[0].rss = Some(SceneRss { entries: 128, fields, ..SceneRss::default() });
+        scene.netdevs[0].flows = vec![flows(9, 1000, false), flows(1, fragments, true)];
+        let found = found(&scene.observation(), FindingId::UdpOneQueue).unwrap();
+        let by_ports = found.remedies.iter().find(|it| it.what.starts_with("hash UDP ports"));
+        by_ports.unwrap().changes.len()
+    };
+    assert_eq!([80, 100].map(changes), [1, 0]);
 }
 
 #[test]

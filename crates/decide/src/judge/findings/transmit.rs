@@ -261,7 +261,7 @@ fn stalled(analysis: &Analysis<'_>, netdev: &Netdev) -> Option<Finding> {
                  which the finding tx-timeouts then shows",
                 Gain::Unknown("netsilo cannot see what stalls the device".into()),
             )
-            .not_when("no packet waits, and the driver frees sent packets only with the next one"),
+            .not_when("no packet waits, and the driver frees sent packets only when it sends more"),
         ],
     })
 }

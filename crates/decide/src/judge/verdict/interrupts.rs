@@ -9,14 +9,12 @@ use netsilo_model::snapshot::netdev::NetdevIdentity;
 use netsilo_predict::live::claim::Claim;
 
 use crate::judge::evidence::{Evidence, Measure};
-use crate::judge::verdict::effect::{Effect, percent};
+use crate::judge::verdict::effect::{Effect, percent, unjudged};
 use crate::judge::verdict::look::NetdevLook;
 use crate::judge::verdict::remedy_verdict::{RemedyName, RemedyVerdict};
 
 /// Packets per interrupt from which a longer wait is not worthwhile.
 const ENOUGH: f64 = 8.0;
-/// Share of the interrupts that waiting removes: at worst, likely, and at best.
-const FEWER: [f64; 3] = [0.5, 0.7, 0.95];
 /// The shortest and the longest proposed wait in microseconds.
 const WAIT_USECS: (f64, f64) = (5.0, 100.0);
 /// Empty polls from the timer after which the interrupt is enabled again: one late packet does not
@@ -64,32 +62,27 @@ pub(super) fn coalescing(look: &NetdevLook<'_>) -> RemedyVerdict {
         );
         return RemedyVerdict::new(look, remedy, Claim::NoClearChange, because).reasons(vec![now]);
     }
-    let verdict = fewer_interrupts(look, remedy, now);
-    if verdict.claim != Claim::Help {
-        return verdict;
-    }
     let driver = driver.unwrap_or_default();
     let (drivers, release) = (Drivers::shipped(), &look.analysis.observation.after.machine.release);
-    // A value other than 0 shows that the driver supports the setting.
-    let takes_usecs =
-        settings.rx_coalesce_usecs > 0 || drivers.supports_coalesce(driver, release, "rx-usecs");
-    let (name, value, reason) = match wait {
-        _ if drivers.supports_coalesce(driver, release, "adaptive-rx") => (
+    let adapts = drivers.supports_coalesce(driver, release, "adaptive-rx");
+    let (name, value, reason) = if adapts {
+        (
             "adaptive-rx",
             1,
             "the driver waits longer as packets arrive faster, and not at all when they are rare"
                 .into(),
-        ),
-        _ if takes_usecs => (
-            "rx-usecs",
-            wait,
-            format!("in {wait} us, {ENOUGH:.0} packets arrive at the present rate"),
-        ),
-        _ => return verdict,
+        )
+    } else {
+        ("rx-usecs", wait, format!("in {wait} us, {ENOUGH:.0} packets arrive at the present rate"))
     };
+    // A value other than 0 shows that the driver supports the setting.
+    let supported = adapts
+        || settings.rx_coalesce_usecs > 0
+        || drivers.supports_coalesce(driver, release, "rx-usecs");
     let edit = |settings: &Settings| Some(settings.clone().with(name, value));
     let knob = knobs::Coalesce { netdev: NetdevIdentity::from_netdev(look.netdev) };
-    verdict.writes(look, knob, edit, &reason)
+    let verdict = fewer_interrupts(look, remedy, now, |it| it.writes(look, knob, edit, &reason));
+    if supported { verdict } else { verdict.without_changes() }
 }
 
 /// The verdict on IRQ deferral, which polls from a timer instead of taking interrupts.
@@ -112,10 +105,6 @@ pub(super) fn deferral(look: &NetdevLook<'_>) -> RemedyVerdict {
         Measure::Text("not supported by its driver".into()),
         "ethtool -c",
     );
-    let verdict = fewer_interrupts(look, remedy, now);
-    if verdict.claim != Claim::Help {
-        return verdict;
-    }
     let wait = wait_usecs(look);
     let netdev = || NetdevIdentity::from_netdev(look.netdev);
     let at_least = |least: u32| move |count: &u32| Some(least.max(*count));
@@ -124,9 +113,18 @@ pub(super) fn deferral(look: &NetdevLook<'_>) -> RemedyVerdict {
     );
     let empty =
         format!("the interrupt stays off until {EMPTY_POLLS} consecutive polls find nothing");
-    verdict
-        .writes(look, knobs::GroFlushTimeout { netdev: netdev() }, at_least(wait * 1000), &reason)
-        .writes(look, knobs::NapiDeferHardIrqs { netdev: netdev() }, at_least(EMPTY_POLLS), &empty)
+    let (timer, polls) = (
+        knobs::GroFlushTimeout { netdev: netdev() },
+        knobs::NapiDeferHardIrqs { netdev: netdev() },
+    );
+    fewer_interrupts(look, remedy, now, |it| {
+        it.writes(look, timer, at_least(wait * 1000), &reason).writes(
+            look,
+            polls,
+            at_least(EMPTY_POLLS),
+            &empty,
+        )
+    })
 }
 
 fn coalesce<'a>(look: &NetdevLook<'a>) -> Option<&'a Coalesce> {
@@ -146,8 +144,13 @@ fn wait_usecs(look: &NetdevLook<'_>) -> u32 {
     (ENOUGH / most * 1e6).clamp(shortest, longest).round() as u32
 }
 
-/// The verdict on fewer interrupts: the gain is at most the time in interrupt handlers.
-fn fewer_interrupts(look: &NetdevLook<'_>, remedy: RemedyName, now: Evidence) -> RemedyVerdict {
+/// The verdict on the changes that `write` adds, which let several packets share an interrupt.
+fn fewer_interrupts(
+    look: &NetdevLook<'_>,
+    remedy: RemedyName,
+    now: Evidence,
+    write: impl FnOnce(RemedyVerdict) -> RemedyVerdict,
+) -> RemedyVerdict {
     let rates = look.received.silos().filter_map(|silo| silo.interrupts_per_s.as_ref());
     let interrupts: f64 = rates.flat_map(|rates| rates.values()).sum();
     let each = (interrupts > 0.0).then(|| look.received.packets_per_s() / interrupts);
@@ -156,8 +159,7 @@ fn fewer_interrupts(look: &NetdevLook<'_>, remedy: RemedyName, now: Evidence) ->
     let hardirq = |cpu: CpuId| {
         Some(times.get(&cpu).filter(|_| elapsed > 0.0)?.hardirq_ns as f64 / 1e9 / elapsed)
     };
-    let pollers = look.received.pollers();
-    let time: Option<f64> = pollers.iter().map(hardirq).sum();
+    let time: Option<f64> = look.received.pollers().iter().map(hardirq).sum();
     let mut reasons =
         vec![now, Evidence::new("interrupts", Measure::PerSecond(interrupts), "/proc/interrupts")];
     reasons.extend(each.map(|each| {
@@ -186,37 +188,33 @@ fn fewer_interrupts(look: &NetdevLook<'_>, remedy: RemedyName, now: Evidence) ->
             format!("each interrupt already announces {each:.0} packets"),
         );
     }
-    let less = FEWER.map(|share| {
-        pollers.iter().map(|cpu| (cpu, share * hardirq(cpu).unwrap_or(0.0))).collect()
-    });
-    let [worst, likely, best] = &less;
-    let fewer = look.judge.relieved(look.now, "fewer interrupts", [worst, likely, best]);
-    let Ok(effect) = Effect::new(look.now, fewer) else {
-        return verdict(Claim::Unknown, "what saturates is not known".into());
+    let changes = write(verdict(Claim::NoClearChange, String::new())).changes;
+    let effect = match Effect::of(look, &changes) {
+        Ok(effect) => effect,
+        Err(why) => return unjudged(look, remedy, why).reasons(reasons),
     };
-    match (time, effect.is_near()) {
-        (None, true) => verdict(
-            Claim::Unknown,
-            format!("{}; the time in interrupt handlers was not measured", effect.now(look)),
-        ),
-        (Some(time), _) if effect.claim == Claim::Help => {
-            let because = format!(
-                "{}, {} in interrupt handlers for {each:.1} packets each ({})",
-                effect.now(look),
-                percent(time),
-                effect.between()
-            );
-            verdict(Claim::Help, because).gain(effect.as_gain()).not_when(
-                "each request waits for the previous answer: the device's or timer's wait delays \
-                 each answer",
-            )
+    let because = match (time, effect.is_near()) {
+        (None, true) => {
+            let because =
+                format!("{}; the time in interrupt handlers was not measured", effect.now(look));
+            return verdict(Claim::Unknown, because);
         }
-        _ => verdict(
-            Claim::NoClearChange,
-            format!("{}; fewer interrupts: {}", effect.now(look), effect.between()),
-        )
-        .gain(effect.as_gain()),
+        (Some(time), _) if effect.claim == Claim::Help => format!(
+            "{}, {} in interrupt handlers for {each:.1} packets each ({})",
+            effect.now(look),
+            percent(time),
+            effect.between()
+        ),
+        _ => format!("{}; fewer interrupts: {}", effect.now(look), effect.between()),
+    };
+    let judged = verdict(effect.claim, because).gain(effect.as_gain());
+    if judged.claim != Claim::Help {
+        return judged;
     }
+    judged.calls_for(Claim::Help, changes).not_when(
+        "each request waits for the previous answer: the device's or timer's wait delays each \
+         answer",
+    )
 }
 
 #[cfg(test)]
@@ -229,12 +227,12 @@ mod tests {
     use netsilo_model::machine::reading::Reading;
     use netsilo_model::snapshot::ethtool::Ethtool;
     use netsilo_model::synthetic::grid::Grid;
-    use netsilo_model::synthetic::scene::Scene;
     use netsilo_model::synthetic::scene::SceneNetdev;
     use netsilo_model::synthetic::scene::SceneQueue;
+    use netsilo_model::synthetic::scene::{CpuLoad, Scene};
 
     /// The verdict for 120 thousand packets per second with an interrupt for every second packet,
-    /// on a CPU that spends about a third of its time in interrupt handlers.
+    /// on a CPU that spends 30% of its time in interrupt handlers, and all else in tasks.
     fn judged(driver: &str, coalesce: Option<Coalesce>, remedy: RemedyName) -> RemedyVerdict {
         let (irq, cpus) = (Some(30), CpuSet::from_cpu(CpuId(0)));
         let queue = SceneQueue {
@@ -242,22 +240,26 @@ mod tests {
             cpus,
             packets_per_s: 120_000,
             packets_per_poll: 2,
-            load: 0.6,
+            load: 0.3,
             ..SceneQueue::default()
         };
         let (name, queues) = ("eth0".into(), vec![queue]);
         let netdev = SceneNetdev { name, driver: driver.into(), queues, ..SceneNetdev::default() };
-        let grid = Grid { l2s: 4, ..Grid::default() };
-        let mut observation =
-            Scene { grid, netdevs: vec![netdev], ..Scene::default() }.observation();
+        let busy = vec![CpuLoad { cpus: CpuSet::from_cpu(CpuId(0)), usr: 0.4 }];
+        let scene =
+            Scene { grid: Grid::default(), busy, netdevs: vec![netdev], ..Scene::default() };
+        let mut observation = scene.observation();
         observation.after.machine.release = "6.12.48".into();
-        observation.attribution.cpu_time.get_mut(&CpuId(0)).unwrap().hardirq_ns = 3_000_000_000;
-        let netdev = &mut observation.after.netdevs[0];
-        (netdev.napi_defer_hard_irqs, netdev.gro_flush_timeout) = (Some(0), Some(0));
-        netdev.ethtool = coalesce.map(|it| Ethtool {
-            coalesce: Reading::Value(it),
-            ..Ethtool::unavailable("not asked")
-        });
+        let time = observation.attribution.cpu_time.get_mut(&CpuId(0)).unwrap();
+        (time.hardirqs, time.hardirq_ns) = (600_000, 3_000_000_000);
+        for snapshot in [&mut observation.before, &mut observation.after] {
+            let netdev = &mut snapshot.netdevs[0];
+            (netdev.napi_defer_hard_irqs, netdev.gro_flush_timeout) = (Some(0), Some(0));
+            netdev.ethtool = coalesce.map(|it| Ethtool {
+                coalesce: Reading::Value(it),
+                ..Ethtool::unavailable("not asked")
+            });
+        }
         let all = check(&Analysis::new(&observation, &Costs::default())).verdicts;
         all.into_iter().find(|verdict| verdict.remedy == remedy).unwrap()
     }
@@ -276,6 +278,7 @@ mod tests {
         assert!(ena.claim == Claim::Help && written(&ena)[0].contains("adaptive-rx"), "{ena:?}");
         let waits = Coalesce { rx_coalesce_usecs: 2, ..Coalesce::default() };
         let plain = judged("atlantic", Some(waits), RemedyName::Coalescing);
+        assert!(plain.claim == Claim::Help, "{plain:?}");
         assert!(written(&plain)[0].contains("rx-usecs=67"), "8 packets in 67 us: {plain:?}");
         let shows_it = judged("nobody-knows-it", Some(waits), RemedyName::Coalescing);
         assert_eq!(written(&shows_it), written(&plain), "a value other than 0 is supported");

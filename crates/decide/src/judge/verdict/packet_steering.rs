@@ -7,7 +7,8 @@ use netsilo_model::derive::flow_steering::{arfs_is_on, has_arfs};
 use netsilo_model::derive::receive_work::{Bounds, movable_share};
 use netsilo_model::machine::cpuset::{CpuId, CpuSet};
 use netsilo_model::machine::topology::Distance;
-use netsilo_predict::live::claim::{CLEAR, Claim, FULL};
+use netsilo_predict::limit::FULL;
+use netsilo_predict::live::claim::{CLEAR, Claim};
 
 use crate::judge::evidence::{Evidence, Gain, Measure};
 use crate::judge::verdict::effect::{Effect, percent, unjudged};
@@ -174,8 +175,8 @@ pub(super) fn rps_in_effect(look: &NetdevLook<'_>) -> RemedyVerdict {
     };
     let (ipis, time) = added(&off);
     let costs = format!("it sends {:.0} ipis/s, and takes {} of a cpu", -ipis, percent(-time));
-    // RPS is advised only where it surely helps, so it does not need to hurt surely to be switched
-    // off: off is not judged as a remedy of its own.
+    // The claim about RPS that is on uses the thresholds for switching it on: switching it off is
+    // not a remedy with thresholds of its own.
     let claim = Claim::of_setting_that_is_on(off.gain, off.now.fits.value, off.then.fits.value);
     let because = match claim {
         Claim::Hurt => {
@@ -273,7 +274,7 @@ fn steered(
         claim => claim,
     };
     let (ipis, time) = added(&effect);
-    let adds = format!("{ipis:.0} ipis/s, {} of a cpu in all", percent(time));
+    let adds = format!("{ipis:.0} ipis/s, {} of a cpu in total", percent(time));
     let idle = percent(look.idle(&targets));
     let because = match claim {
         Claim::Help => {
@@ -297,8 +298,8 @@ fn steered(
         }
         Claim::NoClearChange if one_flow => {
             format!(
-                "one flow carries nearly all packets: RPS cannot spread it, at best pipeline it \
-                 ({})",
+                "one flow carries nearly all packets: RPS can at best split its driver and \
+                 protocol work between two cpus ({})",
                 effect.between()
             )
         }
@@ -376,7 +377,7 @@ pub(super) fn machine(look: &NetdevLook<'_>, targets: &CpuSet) -> Vec<Evidence> 
     let source = if look.received.has_napi() {
         "tp_btf/napi_poll, or rx_packets"
     } else {
-        "rx_packets; on the backlogs of the cpus that send them, by their shares"
+        "rx_packets, divided over the backlogs of the cpus that send"
     };
     let packets = Measure::PerSecond(look.received.packets_per_s());
     reasons.push(Evidence::new("packets", packets, source));

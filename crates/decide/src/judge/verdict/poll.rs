@@ -2,7 +2,8 @@
 
 use netsilo_model::change::{Settings, Words, knobs};
 use netsilo_model::snapshot::netdev::{Netdev, NetdevIdentity};
-use netsilo_predict::live::claim::{Claim, FULL};
+use netsilo_predict::limit::FULL;
+use netsilo_predict::live::claim::Claim;
 
 use crate::judge::evidence::{Evidence, Gain, Measure};
 use crate::judge::limits::raised;

@@ -51,15 +51,15 @@ pub(super) fn verdict(
             Claim::Unknown,
             format!(
                 "it can move only what {} delivers to this host, after {below} received and \
-                 bridged it ({function}); what that takes is not measured apart",
+                 bridged it ({function}); the time of that is not measured separately",
                 netdev.name
             ),
         ),
         SoftwareReceive::Writer => (
             Claim::Unknown,
             format!(
-                "the program that writes its packets processes them ({function}), as its system \
-                 time; what that takes is not measured apart"
+                "the program that writes its packets processes them ({function}), in its system \
+                 time; the share of that is not measured"
             ),
         ),
     };

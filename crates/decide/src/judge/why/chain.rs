@@ -197,15 +197,21 @@ fn origin_of_affinity(
 }
 
 fn no_interrupt(analysis: &Analysis<'_>, silo: &Silo) -> Fact {
-    let of_queue =
-        analysis.observation.after.netdevs.iter().filter(|netdev| silo.netdev.is(netdev));
-    let channel = of_queue.flat_map(|dev| &dev.rx_queues).filter(|rx| Some(rx.index) == silo.queue);
+    let netdev = analysis.after().netdevs.iter().find(|netdev| silo.netdev.is(netdev));
+    let software = netdev.and_then(SoftwareNetdev::from_netdev).map(|kind| {
+        let text = "it has no interrupt: whoever sends to it lets it be polled";
+        Fact::new(text, kind.function)
+    });
+    let channel =
+        netdev.into_iter().flat_map(|dev| &dev.rx_queues).filter(|rx| Some(rx.index) == silo.queue);
     match channel.filter_map(|rx| rx.vmbus_cpu).next() {
         Some(cpu) => Fact::new(
             format!("it has no separate interrupt: its VMBus channel is bound to cpu {cpu}"),
             "/sys/bus/vmbus/devices/*/channels",
         ),
-        None => Fact::new("its interrupt is not known", "netdev netlink, /proc/interrupts"),
+        None => software.unwrap_or_else(|| {
+            Fact::new("its interrupt is not known", "netdev netlink, /proc/interrupts")
+        }),
     }
 }
 

@@ -1,4 +1,4 @@
-//! Explains a subject: a CPU, an interrupt, a netdev or an rx queue.
+//! Explains a subject: a CPU, an interrupt, a netdev, an rx queue or a process.
 
 use netsilo_model::derive::analysis::Analysis;
 use netsilo_model::derive::silo::Silo;
@@ -6,7 +6,7 @@ use netsilo_model::machine::cpuset::CpuId;
 use netsilo_model::snapshot::subject::Subject;
 
 use crate::judge::why::explanation::{LoadCause, SubjectError, Why, heaviest_first};
-use crate::judge::why::{chain, cpu, software};
+use crate::judge::why::{chain, cpu, reader, software};
 
 /// Explains a subject. Fails if the subject does not exist.
 pub fn why(analysis: &Analysis<'_>, subject: &Subject) -> Result<Why, SubjectError> {
@@ -24,7 +24,13 @@ pub fn why(analysis: &Analysis<'_>, subject: &Subject) -> Result<Why, SubjectErr
             }
             (None, causes)
         }
-        Subject::Netdev(name) => (None, netdev_causes(analysis, name, None)?),
+        Subject::Netdev(name) => {
+            let causes = netdev_causes(analysis, name, None).or_else(|error| {
+                let causes = reader::causes(analysis, name);
+                if causes.is_empty() { Err(error) } else { Ok(causes) }
+            });
+            (None, causes?)
+        }
         Subject::Queue(name, queue) => (None, netdev_causes(analysis, name, Some(*queue))?),
         other => return Err(SubjectError::NotExplained(other.clone())),
     };

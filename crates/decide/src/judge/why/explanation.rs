@@ -87,14 +87,17 @@ pub enum SubjectError {
     /// No driver has requested the interrupt.
     #[error("irq {0} does not exist: netsilo show lists the interrupts of netdevs")]
     NoIrq(Irq),
-    /// The netdev does not exist.
-    #[error("no finding (netsilo explain) or netdev is called {0:?}: the netdevs are {1}")]
+    /// There is no such netdev, and no process of this name was seen to read.
+    #[error(
+        "no finding (netsilo explain) and no netdev ({1}) is called {0:?}, and no process of this \
+         name was seen to read"
+    )]
     NoNetdev(String, String),
     /// The rx queue does not exist.
     #[error("{0} has no rx-{1}: its rx queues are {2}")]
     NoQueue(String, u32, CpuSet),
     /// Not a CPU, interrupt, netdev or rx queue.
-    #[error("expected cpu3, irq27, eth0 or eth0/rx-3, found {:?}", .0.to_string())]
+    #[error("expected cpu3, irq27, eth0, eth0/rx-3 or a process, found {:?}", .0.to_string())]
     NotExplained(Subject),
 }
 

@@ -190,11 +190,12 @@ fn an_error_for_a_missing_subject_lists_the_existing_ones() {
     let costs = Costs::default();
     let analysis = Analysis::new(&observation, &costs);
     let refused = |text: &str| why(&analysis, &text.parse().unwrap()).unwrap_err().to_string();
-    assert_eq!(refused("udp"), "expected cpu3, irq27, eth0 or eth0/rx-3, found \"udp\"");
+    assert_eq!(refused("udp"), "expected cpu3, irq27, eth0, eth0/rx-3 or a process, found \"udp\"");
     assert_eq!(refused("cpu9"), "cpu 9 is not online: the online cpus are 0-3");
     assert_eq!(
         refused("eth7"),
-        "no finding (netsilo explain) or netdev is called \"eth7\": the netdevs are eth0"
+        "no finding (netsilo explain) and no netdev (eth0) is called \"eth7\", and no process of \
+         this name was seen to read"
     );
     assert_eq!(refused("eth0/rx-4"), "eth0 has no rx-4: its rx queues are 0");
     assert_eq!(
@@ -253,4 +254,32 @@ fn a_netdev_without_hardware_is_explained_by_those_below_it() {
     let unknown =
         why(&Analysis::new(&observation, &Costs::default()), &"tap0/rx-7".parse().unwrap());
     assert!(matches!(unknown, Err(SubjectError::NoQueue(..))), "{unknown:?}");
+}
+
+#[test]
+fn a_process_is_explained_by_the_queues_whose_data_it_reads() {
+    let mut observation =
+        scene(vec![queue(30, "0", 1000, 0.1), queue(31, "1", 3000, 0.3)]).observation();
+    let pid = observation.attribution.consumption[0].consumer.tgid;
+    for row in &mut observation.attribution.consumption {
+        if row.consumer.tgid != pid {
+            row.consumer.comm = "other".into();
+        }
+    }
+    for subject in ["redis".to_owned(), format!("pid{pid}")] {
+        let why = explained(&observation, &subject);
+        let names: Vec<&str> = why.causes.iter().map(|cause| cause.name.as_str()).collect();
+        assert_eq!(
+            names.len(),
+            observation.attribution.consumption.iter().filter(|it| it.consumer.tgid == pid).count(),
+            "{names:?}"
+        );
+        let read = &why.causes[0].evidence[0];
+        assert!(read.quantity.contains("reads on cpus 2"), "{read:?}");
+        assert_eq!(read.measure, Measure::BytesPerSecond(1000.0));
+        assert!(reasons(&why.causes[0]).contains("read by redis"), "{why:?}");
+    }
+    let nobody = "nobody".parse().unwrap();
+    let error = why(&Analysis::new(&observation, &Costs::default()), &nobody).unwrap_err();
+    assert!(error.to_string().contains("no process of this name was seen to read"), "{error}");
 }

@@ -8,10 +8,10 @@ use netsilo_model::machine::topology::Topology;
 use netsilo_model::snapshot::attribution::AttributionSource;
 
 use crate::tell::palette::{Meaning, Palette};
+use crate::tell::words::grouped;
 use crate::top::listing::{Cell, Column, Listing, Row, left, number};
 use crate::top::map::Mark;
 use crate::top::window::Window;
-use crate::views::show::cpus::group_queues;
 use crate::views::units::{bytes_per_s, percent};
 
 const COLUMNS: &[Column] = &[
@@ -132,7 +132,7 @@ fn row(tgid: u32, consumer: &Consumer<'_>, palette: Palette) -> Row {
             Cell::text(consumer.comm),
             Cell::number(Some(f64::from(tgid)), |pid| pid.to_string()),
             Cell::number(Some(consumer.bytes_per_s), bytes_per_s),
-            Cell::text(group_queues(&consumer.queues)),
+            Cell::text(grouped(&consumer.queues).join(" ")),
             Cell::text(consumer.cpus.to_string()),
             cell(0, Meaning::Good),
             cell(1, Meaning::Fair),

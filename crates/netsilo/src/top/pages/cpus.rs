@@ -4,11 +4,12 @@ use netsilo_decide::report::CpuLine;
 use netsilo_decide::report::quiet::split_quiet;
 
 use crate::tell::palette::{Meaning, Palette};
+use crate::tell::words::grouped;
 use crate::top::listing::{Cell, Column, Listing, Row, left, number};
 use crate::top::map::{busy, softirq};
 use crate::top::state::State;
 use crate::top::window::Window;
-use crate::views::show::cpus::{group_queues, summed_up};
+use crate::views::show::cpus::summed_up;
 use crate::views::units::{count, percent};
 
 const COLUMNS: &[Column] = &[
@@ -121,7 +122,7 @@ fn row(state: &State, line: &CpuLine) -> Row {
             Cell::number(line.net_rx_per_s, count),
             Cell::number(line.dropped_per_s, count),
             history(state, line),
-            Cell::text(group_queues(&line.polls)),
+            Cell::text(grouped(&line.polls).join(" ")),
             Cell::text(line.consumers.join(" ")),
         ],
     }

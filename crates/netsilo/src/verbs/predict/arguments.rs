@@ -23,8 +23,8 @@ pub(crate) struct Args {
     pub(super) changes: Vec<Pair>,
     /// Predict this setting: plan, or an algorithm (spread); with --scenario a name in the file.
     /// All KEY=VALUE together are one setting: rps=0-7, rfs=32768, xps=near, rx-usecs=50,
-    /// rx-frames=32, threaded=on, queues=8, udp-ports=on; with --scenario irq=0-7 and other keys of
-    /// the file's settings
+    /// rx-frames=32, adaptive-rx=on, threaded=on, queues=8, udp-ports=on; with --scenario irq=0-7
+    /// and other keys of the file's settings
     /// [default: plan; with --scenario all of the file]
     #[arg(long = "setting", value_name = "NAME|KEY=VALUE")]
     pub(super) settings: Vec<String>,

@@ -1,5 +1,5 @@
-//! Keys of `--setting` that name knobs of a device: `rx-usecs`, `rx-frames`, `threaded`, `queues`,
-//! `udp-ports`. A goal does not have them, because `netsilo plan` does not set these knobs.
+//! Keys of `--setting` that name knobs of a device. A goal does not have them, because `netsilo
+//! plan` does not set these knobs.
 
 use anyhow::{Result, anyhow};
 use netsilo_model::change::knobs::{Channels, Coalesce, FlowHash, Threaded};
@@ -19,12 +19,17 @@ const REASON: &str = "asked for";
 pub(super) struct DeviceKeys {
     rx_usecs: Option<u32>,
     rx_frames: Option<u32>,
+    adaptive_rx: Option<bool>,
     threaded: Option<bool>,
     queues: Option<u32>,
     udp_ports: Option<bool>,
     /// Only these netdevs; empty means all.
     netdevs: Vec<String>,
 }
+
+/// These keys.
+pub(super) const DEVICE_KEYS: [&str; 6] =
+    ["rx-usecs", "rx-frames", "adaptive-rx", "threaded", "queues", "udp-ports"];
 
 /// Keys with their values.
 type Pairs = Vec<(String, String)>;
@@ -42,6 +47,7 @@ impl DeviceKeys {
                     Ok(0) => Err(anyhow!("write a number from 1")),
                     other => other.map(|it| its.queues = Some(it)),
                 },
+                "adaptive-rx" => on_or_off(text).map(|it| its.adaptive_rx = Some(it)),
                 "threaded" => on_or_off(text).map(|it| its.threaded = Some(it)),
                 "udp-ports" => on_or_off(text).map(|it| its.udp_ports = Some(it)),
                 "netdevs" => {
@@ -71,7 +77,7 @@ impl DeviceKeys {
         let mut known = [false; 4];
         for netdev in netdevs {
             let coalesce = Coalesce { netdev: netdev.clone() };
-            if let Some(old) = coalesce.value_in(snapshot) {
+            if let Some(old) = coalesce.value_in(snapshot).filter(|_| self.coalesces()) {
                 known[0] = true;
                 changes.extend(Change::of(snapshot, coalesce, self.coalesced(old), REASON));
             }
@@ -96,7 +102,7 @@ impl DeviceKeys {
             }
         }
         let asked = [
-            (self.rx_usecs.or(self.rx_frames).is_some(), "rx-usecs, rx-frames"),
+            (self.coalesces(), "rx-usecs, rx-frames, adaptive-rx"),
             (self.threaded.is_some(), "threaded"),
             (self.queues.is_some(), "queues"),
             (self.udp_ports.is_some(), "udp-ports"),
@@ -111,6 +117,11 @@ impl DeviceKeys {
         (changes, missing)
     }
 
+    /// Whether a key says how interrupts are delayed.
+    fn coalesces(&self) -> bool {
+        self.rx_usecs.or(self.rx_frames).is_some() || self.adaptive_rx.is_some()
+    }
+
     /// How a device would then delay its interrupts. The numbers apply only if the driver does not
     /// adapt them.
     fn coalesced(&self, old: Settings) -> Settings {
@@ -120,7 +131,10 @@ impl DeviceKeys {
                 new = new.with(name, number).with("adaptive-rx", 0);
             }
         }
-        new
+        match self.adaptive_rx {
+            Some(on) => new.with("adaptive-rx", u32::from(on)),
+            None => new,
+        }
     }
 }
 

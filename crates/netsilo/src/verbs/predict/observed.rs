@@ -25,7 +25,7 @@ use crate::tell::presentation::Presentation;
 use crate::tell::versioned::Versioned;
 use crate::tell::words::wrong_key;
 use crate::verbs::predict::arguments::{Args, split};
-use crate::verbs::predict::device_keys::DeviceKeys;
+use crate::verbs::predict::device_keys::{DEVICE_KEYS, DeviceKeys};
 use crate::views;
 
 /// A setting by name.
@@ -148,23 +148,9 @@ fn by_algorithm(name: &str) -> Result<Goal> {
     Ok(Goal { algorithm: known, ..Goal::default() })
 }
 
-/// Keys that a forecast considers: those of a goal, and those of devices.
-const KEYS: [&str; 14] = [
-    "cpus",
-    "exclude",
-    "netdevs",
-    "algorithm",
-    "irqs",
-    "rps",
-    "rfs",
-    "arfs",
-    "xps",
-    "rx-usecs",
-    "rx-frames",
-    "threaded",
-    "queues",
-    "udp-ports",
-];
+/// Keys of a goal that a forecast considers.
+const GOAL_KEYS: [&str; 9] =
+    ["cpus", "exclude", "netdevs", "algorithm", "irqs", "rps", "rfs", "arfs", "xps"];
 
 /// Keys that limit where interrupts may go.
 const OF_PLACES: [&str; 3] = ["cpus", "exclude", "netdevs"];
@@ -178,11 +164,12 @@ fn by_keys(keys: &[(String, String)]) -> Result<Goal> {
         );
         return Err(ExitError(Exit::Usage, why).into());
     }
-    let unknown = keys.iter().find(|(key, _)| !KEYS.contains(&key.as_str()));
+    let known = [&GOAL_KEYS[..], &DEVICE_KEYS].concat();
+    let unknown = keys.iter().find(|(key, _)| !known.contains(&key.as_str()));
     if let Some((key, _)) = unknown {
-        let meant = match nearest(key, &KEYS) {
+        let meant = match nearest(key, &known) {
             Some(known) => format!("did you mean {known}?"),
-            None => format!("known are {}", KEYS.join(", ")),
+            None => format!("known are {}", known.join(", ")),
         };
         return Err(ExitError(Exit::Usage, format!("--setting: unknown key {key}; {meant}")).into());
     }

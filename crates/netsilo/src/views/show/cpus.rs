@@ -1,15 +1,14 @@
 //! The table of CPUs: how each spends its time, what it polls and which processes read on it.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 
 use netsilo_decide::report::CpuLine;
 use netsilo_decide::report::quiet::{QuietCpus, split_quiet};
-use netsilo_model::machine::cpuset::{CpuId, CpuSet};
 
 use crate::tell::palette::{Meaning, Palette};
 use crate::tell::presentation::Presentation;
 use crate::tell::styled::Styled;
-use crate::tell::words::plural;
+use crate::tell::words::{grouped, plural};
 use crate::views::show::cells::{BAR, cell, load, marked};
 use crate::views::table::{MEASURED, TICKS, narrowed};
 use crate::views::units::{count, or_dash, percent};
@@ -115,7 +114,7 @@ fn row(cpu: &CpuLine, shown: Columns) -> Vec<Styled> {
     let dropped = or_dash(cpu.dropped_per_s, count);
     row.push(if drops { Styled::new(Meaning::Bad, dropped) } else { cell(dropped) });
     let named = |names: &[String], text: String| if names.is_empty() { "-".into() } else { text };
-    row.push(cell(named(&cpu.polls, group_queues(&cpu.polls))));
+    row.push(cell(named(&cpu.polls, grouped(&cpu.polls).join(" "))));
     row.push(cell(named(&cpu.consumers, cpu.consumers.join(" "))));
     row
 }
@@ -124,33 +123,4 @@ fn row(cpu: &CpuLine, shown: Columns) -> Vec<Styled> {
 fn busy(cpu: &CpuLine, palette: Palette) -> Styled {
     let share = cpu.shares.map_or(0.0, |shares| shares.busy());
     Styled::new(Meaning::of_load(share), palette.bar(share, BAR))
-}
-
-/// Groups the queues of a netdev: `eth0 rx-0, eth0 rx-1` as `eth0 rx-0-1`.
-pub(crate) fn group_queues(labels: &[String]) -> String {
-    let mut by_stem: BTreeMap<&str, Vec<CpuId>> = BTreeMap::new();
-    let mut others = Vec::new();
-    for label in labels {
-        match label.rsplit_once('-').and_then(|(stem, number)| Some((stem, number.parse().ok()?))) {
-            Some((stem, number)) => by_stem.entry(stem).or_default().push(CpuId(number)),
-            None => others.push(label.clone()),
-        }
-    }
-    let grouped = by_stem.into_iter().map(|(stem, numbers)| {
-        let numbers: CpuSet = numbers.into_iter().collect();
-        format!("{stem}-{numbers}")
-    });
-    grouped.chain(others).collect::<Vec<_>>().join(" ")
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn queues_polled_on_a_cpu_are_grouped_by_netdev() {
-        let labels = ["eth0 rx-0", "eth0 rx-1", "eth1 rx-3", "eth0 rx-4", "eth0 napi 8197"]
-            .map(str::to_owned);
-        assert_eq!(group_queues(&labels), "eth0 rx-0-1,4 eth1 rx-3 eth0 napi 8197");
-    }
 }

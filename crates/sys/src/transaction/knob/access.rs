@@ -166,8 +166,8 @@ pub fn read_settled(
     settle(kernel, expected, &mut Patience::default(), &|| read(kernel, target))
 }
 
-/// Reads by `read` until the value is the expected one, or until another value has stayed for as
-/// long as `patience` lasts, and for two looks.
+/// Reads by `read` until the value is the expected one, or until another value has stayed the same
+/// for two reads and until `patience` ends.
 pub(crate) fn settle(
     kernel: &dyn Kernel,
     expected: &Value,

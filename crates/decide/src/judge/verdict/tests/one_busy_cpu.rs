@@ -1,9 +1,14 @@
 //! Verdicts on a machine of which one CPU polls all there is.
 
 use super::*;
+use crate::judge::verdict::look::NetdevLook;
 
 /// Eight CPUs with one queue: CPU 0 has this load, the others are idle.
 fn saturated(load: f64) -> Observation {
+    saturated_scene(load).observation()
+}
+
+fn saturated_scene(load: f64) -> Scene {
     let queue = SceneQueue {
         irq: Some(30),
         cpus: set("0"),
@@ -32,7 +37,6 @@ fn saturated(load: f64) -> Observation {
         virtual_machine: Some(false),
         ..Scene::default()
     }
-    .observation()
 }
 
 #[test]
@@ -46,13 +50,65 @@ fn rps_helps_one_saturated_cpu_with_many_flows_but_not_with_one_or_unknown_flows
     for one in [with_flows(saturated(0.95), 1), heavy] {
         let one = rps(&one);
         assert_eq!(one.claim, Claim::NoClearChange, "{one:?}");
-        assert!(one.reason.contains("at best pipeline it"), "{}", one.reason);
+        assert!(one.reason.contains("RPS can at best split"), "{}", one.reason);
     }
     assert_eq!(rps(&saturated(0.95)).claim, Claim::Unknown);
     let queues = |observation: &Observation| eth0(observation)[&RemedyName::MoreQueues].clone();
     let many = queues(&with_flows(saturated(0.95), 500));
     assert_eq!(many.claim, Claim::Help, "{many:?}");
     assert_eq!(queues(&with_flows(saturated(0.95), 1)).claim, Claim::NoClearChange);
+}
+
+#[test]
+fn one_flow_dominates_from_90_percent_of_the_packets_on() {
+    let dominates = |share: f64| {
+        let mut observation = with_flows(saturated(0.95), 500);
+        observation.attribution.flows[0].packets = (share / (1.0 - share) * 499_000.0) as u64;
+        eth0(&observation)[&RemedyName::Rps].reason.starts_with("one flow carries nearly all")
+    };
+    assert_eq!([0.89, 0.91].map(dominates), [false, true]);
+}
+
+#[test]
+fn rps_targets_cpus_that_are_at_least_a_quarter_idle() {
+    let busy = |idle: f64| [100.0 - idle, 0.0, 0.0, idle];
+    let mut cpus = [busy(24.0); 8];
+    (cpus[0], cpus[1]) = ([0.0, 0.0, 95.0, 5.0], busy(26.0));
+    let observation = with_flows(with_shares(saturated(0.95), &cpus), 500);
+    let costs = Costs::default();
+    let analysis = Analysis::new(&observation, &costs);
+    let look = Look::new(&analysis);
+    let look = NetdevLook::new(&look, &observation.after.netdevs[0]).unwrap();
+    assert_eq!(packet_steering::targets(&look), set("1"));
+}
+
+#[test]
+fn more_queues_do_not_help_where_one_has_80_percent_of_the_work() {
+    let on_one_queue = |share: f64| {
+        let mut scene = saturated_scene(0.95);
+        let queues = &mut scene.netdevs[0].queues;
+        queues.push(SceneQueue { irq: Some(31), ..queues[0].clone() });
+        for (queue, share) in queues.iter_mut().zip([share, 1.0 - share]) {
+            (queue.load, queue.packets_per_s) = (0.95 * share, (400_000.0 * share) as u64);
+        }
+        let observation = with_flows(scene.observation(), 500);
+        eth0(&observation)[&RemedyName::MoreQueues].reason.starts_with("one of 2 queues carries")
+    };
+    assert_eq!([0.79, 0.81].map(on_one_queue), [false, true]);
+}
+
+#[test]
+fn a_larger_budget_is_considered_from_1_percent_of_squeezed_runs_on() {
+    let is_squeezed = |share: f64| {
+        let mut observation = saturated(0.95);
+        let [before, after] = [&observation.before, &observation.after]
+            .map(|snapshot| snapshot.cpus[&CpuId(0)].softirqs.get("NET_RX").unwrap());
+        let squeezes = (after - before) as f64 * share;
+        let softnet = &mut observation.after.cpus.get_mut(&CpuId(0)).unwrap().softnet;
+        softnet.as_mut().unwrap().time_squeeze += squeezes as u32;
+        !eth0(&observation)[&RemedyName::BiggerBudget].reason.starts_with("almost no softirq run")
+    };
+    assert_eq!([0.009, 0.011].map(is_squeezed), [false, true]);
 }
 
 #[test]

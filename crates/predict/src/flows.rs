@@ -8,7 +8,7 @@ use netsilo_model::machine::cpuset::CpuId;
 use netsilo_model::rss::model;
 use netsilo_model::snapshot::netdev::Netdev;
 
-use crate::live::unknowns::End;
+use crate::assumptions::End;
 
 /// Minimum number of packets for a count of flows.
 const FLOW_PACKETS: u64 = 100;
