@@ -298,9 +298,7 @@ impl Report {
             netdevs: after.netdevs.iter().map(|netdev| netdev_line(netdev, analysis)).collect(),
         }
     }
-}
 
-impl Report {
     /// The same with only the netdevs of these names, and the CPUs that poll their queues.
     #[must_use]
     pub fn only(mut self, names: &[String]) -> Self {

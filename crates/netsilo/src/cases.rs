@@ -49,6 +49,7 @@ use netsilo_model::change::knobs::kinds;
 use netsilo_model::change::{Change, apply_to};
 use netsilo_model::cost::weights::Costs;
 use netsilo_model::derive::analysis::Analysis;
+use netsilo_model::machine::cpuset::{CpuId, CpuSet};
 use netsilo_model::snapshot::observation::Observation;
 use netsilo_model::synthetic::scene::Scene;
 use netsilo_sys::bundle;
@@ -219,20 +220,38 @@ fn every_case_plans_as_recorded() {
     assert_recorded(&cases(), "reasons", &reasons.collect::<String>());
 }
 
+/// Whether a text has a name, or has it among the queues of a netdev: `eth0 rx-2-3,5`.
+fn is_named(text: &str, name: &str) -> bool {
+    let among = |(stem, number): (&str, &str)| {
+        let number: u32 = number.parse().ok()?;
+        let lists = text.match_indices(stem).filter_map(|(at, _)| {
+            let list = text[at + stem.len()..].strip_prefix('-')?;
+            let end = list.find(|c: char| !c.is_ascii_digit() && !"-,".contains(c));
+            CpuSet::parse_list(list[..end.unwrap_or(list.len())].trim_end_matches(',')).ok()
+        });
+        Some(lists.into_iter().any(|queues| queues.contains(CpuId(number))))
+    };
+    text.contains(name) || name.rsplit_once('-').and_then(among) == Some(true)
+}
+
 /// Checks that the text of a plan contains all its values.
 fn assert_is_printed(case: &Path, plan: &Plan) {
     let text = views::plan::render(plan).to_string();
     let mut parts: Vec<String> = Vec::new();
     for change in &plan.changes {
         let (old, new) = change.from_to();
-        let why = change.reason.split_once(": ").map_or(&*change.reason, |(_, why)| why);
-        parts.extend([format!("  {}: {old} -> {new} ", change.target), why.to_owned()]);
+        parts.push(format!("  {}: {old} -> {new} ", change.target));
+        // Where it is not the first with its reason, only its queue is repeated.
+        let parts_of_reason = change.reason.splitn(2, ": ").map(str::to_owned);
+        parts.extend(parts_of_reason);
     }
-    // The queues of a netdev may be one name.
-    let refused = plan.refusals.iter().map(|it| &it.reason);
-    let unchanged = plan.all_unchanged().map(|it| &it.reason);
-    let advice = plan.advice.iter().map(|it| &it.text);
-    parts.extend(refused.chain(unchanged).chain(advice).cloned());
+    let refused = plan.refusals.iter().map(|it| (&it.subject, &it.reason));
+    let unchanged = plan.all_unchanged().map(|it| (&it.subject, &it.reason));
+    let advice = plan.advice.iter().map(|it| (&it.subject, &it.text));
+    for (subject, reason) in refused.chain(unchanged).chain(advice) {
+        assert!(is_named(&text, subject), "{}: {subject:?} in {text}", case.display());
+        parts.push(reason.clone());
+    }
     for part in parts {
         let is_sentence = !part.is_empty() && !part.contains('\n') && !part.ends_with('.');
         assert!(is_sentence && text.contains(&part), "{}: {part:?} in {text}", case.display());

@@ -11,6 +11,17 @@ pub(crate) enum End {
     Best,
 }
 
+impl End {
+    /// The value at this end of three.
+    pub(crate) fn of<T>(self, [worst, likely, best]: [T; 3]) -> T {
+        match self {
+            Self::Worst => worst,
+            Self::Likely => likely,
+            Self::Best => best,
+        }
+    }
+}
+
 /// One way to fill in what is unknown.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(crate) struct Assumptions {

@@ -99,7 +99,7 @@ fn attribution(attribution: &Attribution) -> Vec<String> {
 /// examined.
 fn sampled(Sampling { reads, softirqs, other_polls }: Sampling) -> Option<String> {
     const SHARE: f64 = 0.1;
-    let kinds = [("reads", reads), ("softirqs", softirqs), ("polls of kthreads", other_polls)];
+    let kinds = [("reads", reads), ("softirqs", softirqs), ("other polls", other_polls)];
     let within = |(kind, all): &(&str, Examined)| {
         (!all.is_complete()).then(|| format!("{kind} within {:.1}%", all.error(SHARE) * 100.0))
     };

@@ -65,19 +65,19 @@ impl Placed {
 
     /// The queues whose packets run elsewhere than now.
     fn moved(&self, arrivals: End) -> impl Iterator<Item = (usize, &Placement)> {
-        self.moved.iter().map(move |(number, [worst, likely, best])| {
-            let way = match arrivals {
-                End::Worst => worst,
-                End::Likely => likely,
-                End::Best => best,
-            };
-            (*number, way)
-        })
+        self.moved.iter().map(move |(number, ways)| (*number, arrivals.of(ways.each_ref())))
     }
 
     /// Whether another XPS moves something, as far as that is known.
     fn moves_sent(&self) -> bool {
         self.sent.as_ref().is_some_and(|sent| !sent.is_nothing())
+    }
+
+    /// Whether all work stays on its CPUs, however many packets gather there.
+    fn keeps_cpus(&self, present: &[Placement]) -> bool {
+        let cpus = |it: &Placement| (it.poll.clone(), it.protocol.clone(), it.steered);
+        let mut moved = self.moved(End::Likely);
+        moved.all(|(number, it)| cpus(it) == cpus(&present[number])) && !self.moves_sent()
     }
 
     fn is_as_observed(&self, present: &[Placement]) -> bool {
@@ -390,8 +390,7 @@ impl Judge<'_> {
     /// such machine.
     pub fn judge(&self, proposal: &Proposal) -> (Option<Expected>, Vec<String>) {
         let mut not_modeled = proposal.not_modeled.clone();
-        not_modeled.extend(proposal.unknown_senders(&self.work));
-        not_modeled.extend(proposal.unknown_pollers(&self.work));
+        not_modeled.extend(proposal.of_unknown_cpus(&self.work));
         let supposed = proposal.other_queues(&self.observed).unwrap_or_else(|unknown| {
             not_modeled.push(unknown);
             None
@@ -440,20 +439,14 @@ impl Judge<'_> {
     /// added.
     fn model_ends(&self, as_it_is: &Judge<'_>, state: &State, placed: &Placed) -> [f64; 2] {
         let (error, ratio) = (&Table::shipped().error, state.ratio());
-        let moved =
-            || placed.moved(End::Likely).map(|(number, it)| (number, it, &self.present[number]));
-        let polled_elsewhere = moved().filter(|(_, then, now)| then.poll != now.poll);
-        let packets: f64 =
-            polled_elsewhere.map(|(number, ..)| self.work.queues[number].packets).sum();
-        let is_steered = |then: &Placement, now: &Placement| {
-            (&then.protocol, then.steered) != (&now.protocol, now.steered)
-        };
+        let polls = placed.moved(End::Likely);
+        let moved = polls.filter(|(number, then)| self.present[*number].poll != then.poll);
+        let packets: f64 = moved.map(|(number, _)| self.work.queues[number].packets).sum();
+        // On a supposed machine, packets arrive on other queues.
+        let is_observed = std::ptr::eq(self, as_it_is);
         let deviation = if packets > 0.0 {
             error.polls * packets / self.work.packets_per_s()
-        } else if std::ptr::eq(self, as_it_is)
-            && !placed.moves_sent()
-            && !moved().any(|(_, then, now)| is_steered(then, now))
-        {
+        } else if is_observed && placed.keeps_cpus(&self.present) {
             return [ratio; 2];
         } else if ratio < 1.0 || [&state.limit, &state.limit_now] == [&Limit::Cpus; 2] {
             return [ratio.powf(error.loss), ratio.powf(error.loss.recip())];

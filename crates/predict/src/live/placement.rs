@@ -12,8 +12,7 @@ use crate::assumptions::End;
 use crate::flows::hashed;
 use crate::live::proposal::{adapts, fixed_coalescing, room_for_kthread};
 use crate::live::work::{Queue, Work, normalized};
-use crate::placement::MOST_BATCH;
-use crate::placement::{Placement, Shares};
+use crate::placement::{MOST_BATCH, Placement, Shares};
 use crate::prediction::CpuTime;
 
 /// Greatest factor by which polls of softirqs fill up between what was observed and a full CPU: how
@@ -33,8 +32,8 @@ impl Placement {
     }
 
     /// Returns where the packets of the queue of this number run under `settings`: as observed
-    /// where these settings are the present ones. `arrivals` says how RPS divides
-    /// them, and how many gather.
+    /// where these settings are the present ones. `arrivals` says how RPS divides them,
+    /// and how many gather.
     pub(crate) fn new(work: &Work<'_>, number: usize, settings: &Snapshot, arrivals: End) -> Self {
         let (queue, now) = (&work.queues[number], work.settings);
         let is_threaded = is_threaded(queue, now, settings);
@@ -157,11 +156,7 @@ fn batch(queue: &Queue<'_>, now: &Snapshot, settings: &Snapshot, arrivals: End) 
     let more = match (gathered(now), gathered(settings)) {
         (Some(old), Some(new)) => new / old,
         _ if adapts(settings, &queue.silo.netdev) && !adapts(now, &queue.silo.netdev) => {
-            match arrivals {
-                End::Worst => ADAPTED[0],
-                End::Likely => ADAPTED[1],
-                End::Best => ADAPTED[2],
-            }
+            arrivals.of(ADAPTED)
         }
         _ => 1.0,
     };

@@ -4,7 +4,7 @@ use netsilo_model::derive::analysis::Analysis;
 use netsilo_model::derive::receive_work::Bounds;
 use netsilo_model::derive::seen_costs::machine_costs;
 
-use crate::assumptions::{Assumptions, End};
+use crate::assumptions::Assumptions;
 use crate::live::work::Queue;
 use crate::parameters::Values;
 use crate::prices::Prices;
@@ -34,11 +34,7 @@ impl Prices {
     /// Share of a packet's softirq time after driver and GRO.
     pub(crate) fn protocol_share(&self, queue: &Queue<'_>, sampled: Option<Bounds>) -> f64 {
         let Bounds { least, likely, most } = self.protocol_bounds(queue, sampled);
-        match self.assumptions.division {
-            End::Worst => least,
-            End::Likely => likely,
-            End::Best => most,
-        }
+        self.assumptions.division.of([least, likely, most])
     }
 
     /// The likely share, and the ends of its range.

@@ -88,28 +88,18 @@ impl Proposal {
         Ok(found)
     }
 
-    /// The knobs of RPS and RFS that it changes where it is not known which CPU sends, in words.
-    pub(crate) fn unknown_senders(&self, work: &Work<'_>) -> impl Iterator<Item = String> {
+    /// The knobs of RPS and RFS that it changes where it is not known which CPU sends, and of
+    /// threaded NAPI where it is not known which CPU would poll, in words.
+    pub(crate) fn of_unknown_cpus(&self, work: &Work<'_>) -> impl Iterator<Item = String> {
         let is_unknown = |change: &&Change| {
-            let queues = work.queues.iter().filter(|queue| queue.has_unknown_senders());
-            let mut netdevs = queues.map(|queue| &queue.silo.netdev);
-            match &change.target {
-                Target::RpsCpus(knob) => netdevs.any(|netdev| *netdev == knob.netdev),
-                Target::RpsFlowCnt(knob) => netdevs.any(|netdev| *netdev == knob.netdev),
-                Target::RpsSockFlowEntries(_) => netdevs.next().is_some(),
-                _ => false,
-            }
-        };
-        self.changes.iter().flatten().filter(is_unknown).map(|change| change.target.to_string())
-    }
-
-    /// The knobs that it changes so that it is not known which CPU polls, in words.
-    pub(crate) fn unknown_pollers(&self, work: &Work<'_>) -> impl Iterator<Item = String> {
-        let is_unknown = |change: &&Change| {
+            let mut senders = work.queues.iter().filter(|queue| queue.has_unknown_senders());
             let mut alone = work.queues.iter().filter(|queue| queue.is_polled_by_kthread_alone());
             match (&change.target, &change.new) {
+                (Target::RpsCpus(knob), _) => senders.any(|it| it.silo.netdev == knob.netdev),
+                (Target::RpsFlowCnt(knob), _) => senders.any(|it| it.silo.netdev == knob.netdev),
+                (Target::RpsSockFlowEntries(_), _) => senders.next().is_some(),
                 (Target::Threaded(knob), Value::Count(0)) => {
-                    alone.any(|queue| queue.silo.netdev == knob.netdev)
+                    alone.any(|it| it.silo.netdev == knob.netdev)
                 }
                 _ => false,
             }

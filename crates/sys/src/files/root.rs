@@ -345,7 +345,7 @@ fn facts(json: &[u8]) -> Result<TreeFacts, ReadError> {
         .map_err(|e| ReadError::Io { path: TREE_FACTS.to_owned(), source: io::Error::other(e) })
 }
 
-/// Longest file that is read whole, in bytes: more than any file of the kernel has.
+/// Longest file that is read whole, in bytes: `/proc/net/udp` with half a million sockets.
 pub(crate) const LONGEST_FILE: u64 = 64 << 20;
 
 /// Reads to the end. Uses `page` if the file fits (a sysfs file has at most a page), else `large`.

@@ -82,7 +82,7 @@ pub(super) fn coalescing(look: &NetdevLook<'_>) -> RemedyVerdict {
     let edit = |settings: &Settings| Some(settings.clone().with(name, value));
     let knob = knobs::Coalesce { netdev: NetdevIdentity::from_netdev(look.netdev) };
     let verdict = fewer_interrupts(look, remedy, now, |it| it.writes(look, knob, edit, &reason));
-    if supported { verdict } else { verdict.without_changes() }
+    if supported { verdict } else { RemedyVerdict { changes: Vec::new(), ..verdict } }
 }
 
 /// The verdict on IRQ deferral, which polls from a timer instead of taking interrupts.

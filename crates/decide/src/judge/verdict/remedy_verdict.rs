@@ -171,11 +171,6 @@ impl RemedyVerdict {
         Self { changes, ..self }
     }
 
-    /// The same where netsilo cannot write them.
-    pub(super) fn without_changes(self) -> Self {
-        Self { changes: Vec::new(), ..self }
-    }
-
     pub(super) fn not_when(self, not_when: &str) -> Self {
         Self { not_when: Some(not_when.to_owned()), ..self }
     }
