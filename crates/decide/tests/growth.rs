@@ -1,5 +1,5 @@
-//! What a look at a host costs grows no faster than the host: CPU time at four times as much of
-//! anything that a host can have many of.
+//! What a look at a host costs grows no faster than the host: CPU time and heap at four times as
+//! much of anything that a host can have many of.
 
 #![allow(clippy::unwrap_used, reason = "clippy lets only functions marked as tests do so")]
 
@@ -7,16 +7,24 @@ use std::hint::black_box;
 use std::time::Duration;
 
 use netsilo_decide::judge::findings::check;
+use netsilo_decide::judge::why::why;
 use netsilo_decide::plan::{Goal, plan};
 use netsilo_decide::report::Report;
 use netsilo_model::derive::analysis::Analysis;
 use netsilo_model::machine::cpuset::{CpuId, CpuSet};
 use netsilo_model::snapshot::observation::Observation;
+use netsilo_model::snapshot::subject::Subject;
 use netsilo_model::synthetic::grid::Grid;
 use netsilo_model::synthetic::scene::{Reader, Scene, SceneForward, SceneNetdev, SceneQueue};
+use netsilo_predict::live::forecast::forecast;
+use netsilo_predict::live::proposal::Proposal;
+use netsilo_predict::live::work::Work;
 use rustix::time::{ClockId, clock_gettime};
 
-/// How many times the time may be at four times the size: `n log n` takes 5, a square takes 16.
+#[path = "../benches/synthetic/heap.rs"]
+mod heap;
+
+/// How many times the time or the peak of the heap may be at four times the size: `n log n` takes 5, a square takes 16.
 const MOST: f64 = 9.0;
 
 fn queue(n: u32) -> SceneQueue {
@@ -56,8 +64,9 @@ type Host = fn(u32) -> Scene;
 
 const MANY: [(&str, u32, Host); 7] = [
     ("netdevs", 100, |n| scene((0..n).map(|n| netdev(n, vec![queue(n)])).collect())),
-    ("netdevs that share an interrupt", 100, |n| {
-        let shared = |n| SceneQueue { irq: Some(100), ..queue(n) };
+    ("netdevs that share an interrupt", 500, |n| {
+        let load = 0.2 / f64::from(n);
+        let shared = |n| SceneQueue { irq: Some(100), load, ..queue(n) };
         scene((0..n).map(|n| netdev(n, vec![shared(n)])).collect())
     }),
     ("ports of a bond", 100, |n| {
@@ -90,10 +99,23 @@ const MANY: [(&str, u32, Host); 7] = [
 /// What is done with an observation.
 type Verb = fn(&Observation);
 
-const VERBS: [(&str, Verb); 4] = [
+const VERBS: [(&str, Verb); 6] = [
     ("show", |seen| _ = black_box(Report::of(&analysis(seen)))),
     ("check", |seen| _ = black_box(check(&analysis(seen)))),
     ("plan", |seen| _ = black_box(plan(&analysis(seen), &Goal::default()))),
+    ("explain", |seen| {
+        let subjects = ["cpu0", "irq100", "eth0", "eth0 rx-0", "reader-0"];
+        for subject in subjects.map(|it| it.parse::<Subject>().unwrap()) {
+            _ = black_box(why(&analysis(seen), &subject).unwrap());
+        }
+    }),
+    ("predict", |seen| {
+        let analysis = analysis(seen);
+        let goal = Goal { rps: Some(CpuSet::from_cpu(CpuId(1))), ..Goal::default() };
+        let planned = plan(&analysis, &goal);
+        let proposal = Proposal::new("rps", analysis.after(), &planned.changes);
+        _ = black_box(forecast(&Work::new(&analysis).unwrap(), 1.0, &[proposal]));
+    }),
     ("ndjson", |seen| {
         let line = serde_json::to_vec(seen).unwrap();
         _ = black_box(serde_json::from_slice::<Observation>(&line).unwrap());
@@ -112,14 +134,15 @@ fn time() -> Duration {
     Duration::new(now.tv_sec as u64, now.tv_nsec as u32)
 }
 
-/// The least of some runs.
-fn took(verb: Verb, seen: &Observation) -> f64 {
+/// CPU seconds, the least of some runs, and the peak of the heap in MB.
+fn cost(verb: Verb, seen: &Observation) -> [f64; 2] {
     let once = || {
         let since = time();
         verb(seen);
         (time() - since).as_secs_f64()
     };
-    (0..3).map(|_| once()).fold(f64::INFINITY, f64::min)
+    let time = (0..3).map(|_| once()).fold(f64::INFINITY, f64::min);
+    [time, heap::most(|| verb(seen)) as f64 / 1e6]
 }
 
 #[test]
@@ -128,8 +151,11 @@ fn no_cost_grows_as_a_square() {
     for (what, n, host) in MANY {
         let [few, many] = [n, 4 * n].map(|n| host(n).observation());
         for (name, verb) in VERBS {
-            let (few, many) = (took(verb, &few), took(verb, &many));
-            all.push((many / few, format!("{name} with {what}: {few:.4} s, then {many:.4} s")));
+            let (few, many) = (cost(verb, &few), cost(verb, &many));
+            for (unit, (few, many)) in ["s", "MB"].into_iter().zip(few.into_iter().zip(many)) {
+                let line = format!("{name} with {what}: {few:.4} {unit}, then {many:.4} {unit}");
+                all.push((many / few, line));
+            }
         }
     }
     all.sort_by(|a, b| a.0.total_cmp(&b.0));

@@ -12,6 +12,7 @@ pub mod flow;
 pub mod host;
 pub mod netdev;
 pub mod netdev_genl;
+pub mod netdevs;
 pub mod observation;
 pub mod prerequisites;
 pub mod runqueue;

@@ -109,7 +109,7 @@ fn without_the_rest(mut whole: Snapshot) -> Snapshot {
         "rx_missed_errors",
         "rx_errors",
     ];
-    for netdev in &mut whole.netdevs {
+    for netdev in whole.netdevs.iter_mut() {
         let hardware = netdev.device_path.is_some();
         let counts_queue = netdev.rx_queues.len() == 1 && netdev.name != "lo";
         netdev.statistics.retain(|name, _| {

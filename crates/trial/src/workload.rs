@@ -214,7 +214,7 @@ mod tests {
                 ..Netdev::default()
             };
             snapshot.netdevs =
-                vec![nic("eth0", Some("/devices/pci")), nic("br0", None), nic("lo", None)];
+                vec![nic("eth0", Some("/devices/pci")), nic("br0", None), nic("lo", None)].into();
         }
         let row = |consumer_cpu: u32, bytes| Consumption {
             napi: None,

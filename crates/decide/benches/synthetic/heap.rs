@@ -45,6 +45,8 @@ fn count(bytes: isize) {
 
 /// The peak heap use in bytes while `done` runs, beyond the use before.
 pub(crate) fn most<T>(done: impl FnOnce() -> T) -> isize {
+    BYTES.store(0, Ordering::Relaxed);
+    MOST.store(0, Ordering::Relaxed);
     COUNTS.store(true, Ordering::Relaxed);
     done();
     COUNTS.store(false, Ordering::Relaxed);

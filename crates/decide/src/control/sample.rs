@@ -249,8 +249,8 @@ fn forwarded(
 
 /// The netdev and tx queue through which packets leave, if both are known in this namespace.
 fn egress_queue<'s>(snapshot: &'s Snapshot, row: &Forwarded) -> Option<(&'s Netdev, &'s TxQueue)> {
-    let same = |it: &&Netdev| it.ifindex == row.egress_ifindex && it.name == row.egress;
-    let netdev = snapshot.netdevs.iter().find(same)?;
+    let netdev = snapshot.netdevs.named(&row.egress)?;
+    let netdev = Some(netdev).filter(|it| it.ifindex == row.egress_ifindex)?;
     Some((netdev, netdev.tx_queues.iter().find(|tx| tx.index == row.tx_queue)?))
 }
 

@@ -27,7 +27,7 @@ pub fn annotate(plan: Plan, analysis: &Analysis<'_>, goal: &Goal) -> Plan {
     let look = OnceCell::new();
     let annotated = |change: Change| {
         let Some((identity, steering)) = steering(&change) else { return change };
-        let netdev = analysis.after().netdevs.iter().find(|netdev| identity.is(netdev));
+        let netdev = analysis.after().netdevs.identified(identity);
         let Some(netdev) = netdev.filter(|netdev| steering.is_of(goal, analysis, netdev)) else {
             return change;
         };
@@ -42,7 +42,7 @@ pub fn annotate(plan: Plan, analysis: &Analysis<'_>, goal: &Goal) -> Plan {
     let mut advice = plan.advice;
     advice.retain(|advice| {
         let netdevs = &analysis.after().netdevs;
-        let netdev = netdevs.iter().find(|netdev| netdev.name == advice.subject);
+        let netdev = netdevs.named(&advice.subject);
         let Some(netdev) = netdev.filter(|_| advice.needs_rfs) else { return true };
         let verdict = verdict::rfs(look.get_or_init(|| Look::new(analysis)), netdev);
         verdict.is_none_or(|verdict| verdict.claim != Claim::Hurt)

@@ -177,8 +177,7 @@ fn netdev_lines(
     netdev: &Netdev,
     book: &mut BTreeMap<LossStage, Vec<LossCounter>>,
 ) {
-    let same = |old: &&Netdev| old.ifindex == netdev.ifindex && old.name == netdev.name;
-    let before = analysis.observation.before.netdevs.iter().find(same);
+    let before = analysis.observation.before.netdevs.same(netdev);
     for (counter, place, aside) in STATISTICS {
         let Some(value) = netdev.statistics.get(*counter) else { continue };
         let old = before.and_then(|before| before.statistics.get(*counter));

@@ -90,14 +90,14 @@ pub(super) fn advise(
     placements: &[Placement],
 ) -> Plan {
     let mut part = Plan::default();
-    let (snapshot, silos) = (analysis.after(), &analysis.silos);
+    let snapshot = analysis.after();
     let llcs = snapshot.topology.llc_groups().len();
     for netdev in netdevs {
         let is_read = |silo: &&Silo| {
             let is_read = silo.bytes_per_s > Some(0.0) && silo.readers_are_known();
-            silo.queue.is_some() && silo.netdev.is(netdev) && is_read
+            silo.queue.is_some() && is_read
         };
-        let queues: Vec<&Silo> = silos.queues.iter().filter(is_read).collect();
+        let queues: Vec<&Silo> = analysis.silos_of(&netdev.name).filter(is_read).collect();
         let bytes = |silo: &Silo| silo.bytes_per_s.unwrap_or(0.0);
         let is_spread = |silo: &Silo| {
             silo.concentration.is_some_and(|concentration| concentration.is_spread(llcs))

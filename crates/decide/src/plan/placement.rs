@@ -136,7 +136,7 @@ pub(super) fn prepare<'a>(
     goal: &Goal,
 ) -> Prepared<'a> {
     let after = analysis.after();
-    let (groups, mut part) = groups(after, &analysis.silos, netdevs);
+    let (groups, mut part) = groups(analysis, netdevs);
     let (immovable, groups): (Vec<_>, Vec<_>) =
         groups.into_iter().partition(|group| group.immovable(after).is_some());
     part.refuse_all(immovable.iter().filter_map(|group| group.immovable(after)));

@@ -164,7 +164,7 @@ mod tests {
         let mut host = Snapshot {
             topology: topology.into(),
             irqs: irqs.into(),
-            netdevs: vec![netdev],
+            netdevs: vec![netdev].into(),
             knob_owners: vec![owner],
             ..Snapshot::default()
         };

@@ -4,7 +4,8 @@
 use std::collections::BTreeMap;
 
 use netsilo_model::change::{Change, knobs};
-use netsilo_model::derive::silo::{Silo, Silos};
+use netsilo_model::derive::analysis::Analysis;
+use netsilo_model::derive::silo::Silo;
 use netsilo_model::machine::cpuset::{CpuId, CpuSet};
 use netsilo_model::machine::ids::Irq;
 use netsilo_model::snapshot::host::{Snapshot, Writable};
@@ -118,10 +119,10 @@ pub(super) fn full_of_vectors(snapshot: &Snapshot) -> CpuSet {
 /// Groups the queues of the netdevs by shared interrupt. Queues without a known interrupt or
 /// kthread are left alone, as the part of the plan says.
 pub(super) fn groups<'a>(
-    snapshot: &'a Snapshot,
-    silos: &'a Silos,
+    analysis: &'a Analysis<'_>,
     netdevs: &[&'a Netdev],
 ) -> (Vec<Group<'a>>, Plan) {
+    let (snapshot, silos) = (analysis.after(), &analysis.silos);
     let mut part = Plan::default();
     let mut groups: Vec<Group<'a>> = Vec::new();
     let mut by_irq: BTreeMap<Irq, usize> = BTreeMap::new();
@@ -133,9 +134,7 @@ pub(super) fn groups<'a>(
             );
             continue;
         }
-        for silo in
-            silos.queues.iter().filter(|silo| silo.queue.is_some() && silo.netdev.is(netdev))
-        {
+        for silo in analysis.silos_of(&netdev.name).filter(|silo| silo.queue.is_some()) {
             let irq =
                 silo.irq.as_ref().map(|edge| edge.to).filter(|irq| snapshot.irqs.contains_key(irq));
             if let Some(refusal) = selection::leased(silo.leased.as_deref(), &silo.label()) {

@@ -74,7 +74,7 @@ mod tests {
         };
         let mut snapshot = Snapshot {
             irqs: [(Irq(7), irq(Writable::Yes)), (Irq(8), irq(Writable::Managed))].into(),
-            netdevs: vec![netdev],
+            netdevs: vec![netdev].into(),
             ..Snapshot::default()
         };
         snapshot.net.sysctls.insert("net.core.rmem_max".into(), "1".into());

@@ -3,7 +3,7 @@
 //! Reports, plans, findings, verdicts and explanations take an `Analysis` and nothing else, so that
 //! all of them use the same rates and silos.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 use crate::machine::cpuset::CpuId;
 
@@ -33,6 +33,8 @@ pub struct Analysis<'a> {
     pub silos: Silos,
     /// The weights of the cost model.
     pub costs: &'a Costs,
+    /// The silos of each netdev, by their places in `silos`.
+    of_netdev: HashMap<String, Vec<usize>>,
 }
 
 /// A CPU that polls a netdev's queues.
@@ -56,7 +58,20 @@ impl<'a> Analysis<'a> {
     /// may have settings that were never in effect.
     pub fn with_rates(observation: &'a Observation, rates: Rates, costs: &'a Costs) -> Self {
         let silos = silos(observation, &rates);
-        Self { observation, rates, silos, costs }
+        let mut of_netdev: HashMap<String, Vec<usize>> = HashMap::new();
+        for (at, silo) in silos.queues.iter().enumerate() {
+            match of_netdev.get_mut(&silo.netdev.name) {
+                Some(places) => places.push(at),
+                None => _ = of_netdev.insert(silo.netdev.name.clone(), vec![at]),
+            }
+        }
+        Self { observation, rates, silos, costs, of_netdev }
+    }
+
+    /// The silos of a netdev, without a search through all of them.
+    pub fn silos_of(&self, netdev: &str) -> impl Iterator<Item = &Silo> + Clone {
+        let places = self.of_netdev.get(netdev).into_iter().flatten();
+        places.filter_map(|at| self.silos.queues.get(*at))
     }
 
     /// The later snapshot.
@@ -114,9 +129,8 @@ impl<'a> Analysis<'a> {
         netdev: &Netdev,
         fits: impl Fn(&str) -> bool,
     ) -> BTreeMap<&'a str, u64> {
-        let same = |old: &&Netdev| old.ifindex == netdev.ifindex && old.name == netdev.name;
-        let old = self.observation.before.netdevs.iter().find(same);
-        let new = self.observation.after.netdevs.iter().find(same);
+        let [old, new] = [&self.observation.before, &self.observation.after]
+            .map(|snapshot| snapshot.netdevs.same(netdev));
         let mut grown = BTreeMap::new();
         let Some((old, new)) = old.and_then(stats).zip(new.and_then(stats)) else { return grown };
         if old.len() != new.len() {
@@ -177,7 +191,7 @@ impl<'a> Analysis<'a> {
     /// Without counted polls these are the CPUs that its interrupts reach, because a NAPI without
     /// kthread runs where its interrupt did.
     pub fn busiest_poller(&self, netdev: &Netdev) -> Option<Poller> {
-        let silos = || self.silos.queues.iter().filter(|silo| silo.netdev.is(netdev));
+        let silos = || self.silos_of(&netdev.name);
         let softirq = |cpu: CpuId, how: &str| {
             let (softirq, source) = self.softirq(cpu)?;
             Some(Poller { cpu, softirq, source: format!("{source}; {how}") })

@@ -159,8 +159,7 @@ fn by_devices(analysis: &Analysis<'_>, stage: LossStage) -> Option<String> {
         return Some("no netdev here is a device".into());
     }
     devices.find_map(|netdev| {
-        let same = |old: &&Netdev| old.ifindex == netdev.ifindex && old.name == netdev.name;
-        let before = analysis.observation.before.netdevs.iter().find(same);
+        let before = analysis.observation.before.netdevs.same(netdev);
         let why = of_device(before?, netdev, stage)?;
         Some(format!("{}: {why}", netdev.name))
     })

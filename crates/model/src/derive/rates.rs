@@ -234,11 +234,7 @@ fn netdevs(
     after: &Snapshot,
     elapsed: Duration,
 ) -> BTreeMap<String, BTreeMap<String, f64>> {
-    let same = |new: &Netdev, old: &&Netdev| old.ifindex == new.ifindex && old.name == new.name;
-    let pairs = after
-        .netdevs
-        .iter()
-        .filter_map(|new| Some((before.netdevs.iter().find(|old| same(new, old))?, new)));
+    let pairs = after.netdevs.iter().filter_map(|new| Some((before.netdevs.same(new)?, new)));
     pairs.map(|(old, new)| (new.name.clone(), statistics(old, new, elapsed))).collect()
 }
 
@@ -360,10 +356,10 @@ mod tests {
             ..Netdev::default()
         };
         let (mut before, mut after) = (at(0, &[0]), at(2, &[0]));
-        before.netdevs = vec![dev(2, 10)];
-        after.netdevs = vec![dev(2, 30)];
+        before.netdevs = vec![dev(2, 10)].into();
+        after.netdevs = vec![dev(2, 30)].into();
         assert_eq!(rates(&before, &after).netdevs["eth0"]["rx_packets"], 10.0);
-        after.netdevs = vec![dev(9, 30)];
+        after.netdevs = vec![dev(9, 30)].into();
         assert!(rates(&before, &after).netdevs.is_empty());
     }
 

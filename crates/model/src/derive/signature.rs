@@ -73,7 +73,7 @@ impl Signature {
             return None;
         }
         let queue = |silo: &Silo| {
-            let netdev = after.netdevs.iter().find(|netdev| silo.netdev.is(netdev))?;
+            let netdev = after.netdevs.identified(&silo.netdev)?;
             Some(QueueSignature {
                 netdev: netdev.name.clone(),
                 queue: silo.queue?,

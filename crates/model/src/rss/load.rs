@@ -38,7 +38,7 @@ impl TableLoad {
         let rss = netdev.ethtool.as_ref().and_then(|ethtool| ethtool.rss.value());
         let table = rss.map(|rss| rss.indirection.clone()).filter(|table| !table.is_empty());
         let table = table.ok_or("it shows no indirection table")?;
-        let before = observation.before.netdevs.iter().find(|dev| dev.ifindex == netdev.ifindex);
+        let before = observation.before.netdevs.same(netdev);
         let before = before.and_then(|dev| dev.ethtool.as_ref()?.rss.value());
         if before.is_some_and(|before| Some(before) != rss) {
             return Err("its table or key changed during the observation".into());
@@ -130,7 +130,7 @@ mod tests {
         let netdev = Netdev { ifindex: 2, ethtool: Some(ethtool), ..Netdev::default() };
         let mut observation = Observation::default();
         observation.attribution.flows = flows;
-        observation.after.netdevs = vec![netdev.clone()];
+        observation.after.netdevs = vec![netdev.clone()].into();
         TableLoad::from_observation(&observation, &netdev)
     }
 

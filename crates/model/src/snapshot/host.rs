@@ -10,7 +10,7 @@ use crate::machine::counts::Counts;
 use crate::machine::cpuset::{CpuId, CpuSet};
 use crate::machine::ids::Irq;
 use crate::machine::topology::{NodeId, Topology};
-use crate::snapshot::netdev::Netdev;
+use crate::snapshot::netdevs::Netdevs;
 use crate::snapshot::sockets::LosingSocket;
 use crate::snapshot::thread_time::ThreadTime;
 
@@ -36,7 +36,7 @@ pub struct Snapshot {
     /// Counters per online CPU.
     pub cpus: BTreeMap<CpuId, CpuCounters>,
     /// Network devices of netsilo's own network namespace.
-    pub netdevs: Vec<Netdev>,
+    pub netdevs: Netdevs,
     /// Settings of the network stack as a whole.
     pub net: NetSettings,
     /// Other programs that are running and write the same knobs.
@@ -117,6 +117,19 @@ pub struct IrqState {
     pub node: Option<NodeId>,
     /// Whether user space can write the affinity.
     pub writable: Writable,
+}
+
+impl IrqState {
+    /// The action names in words. Of many, it names some and counts the others.
+    pub fn devices(&self) -> String {
+        const NAMED: usize = 4;
+        match self.actions.split_at_checked(NAMED) {
+            Some((named, others)) if !others.is_empty() => {
+                format!("{} and {} more", named.join(", "), others.len())
+            }
+            _ => self.actions.join(", "),
+        }
+    }
 }
 
 /// Whether a knob can be written.

@@ -80,7 +80,7 @@ fn host() -> Snapshot {
         ethtool: Some(ethtool),
         ..Netdev::default()
     };
-    let mut snapshot = Snapshot { netdevs: vec![netdev], ..Snapshot::default() };
+    let mut snapshot = Snapshot { netdevs: vec![netdev].into(), ..Snapshot::default() };
     Arc::make_mut(&mut snapshot.topology).online = CpuSet::first(4);
     let mut snapshot = serde_json::to_value(snapshot).unwrap();
     for (place, value) in all().into_iter().flat_map(|case| case.snapshot) {
@@ -139,7 +139,7 @@ fn a_change_is_tried_out_in_a_snapshot_and_taken_back() {
 #[test]
 fn what_a_netdev_does_not_have_is_not_set() {
     let nothing = Snapshot {
-        netdevs: vec![Netdev { name: "eth0".into(), ..Netdev::default() }],
+        netdevs: vec![Netdev { name: "eth0".into(), ..Netdev::default() }].into(),
         ..Snapshot::default()
     };
     for Case { change, .. } in all() {

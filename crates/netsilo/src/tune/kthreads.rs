@@ -54,7 +54,7 @@ mod tests {
         let all = [(8, "napi/eth0-1"), (9, "napi/enp129s0f0"), (10, "napi/enp129s0f0")];
         let napis = all.map(|(pid, comm)| napi(thread(pid, comm))).into();
         let netdevs = vec![Netdev { napis, ..Netdev::default() }];
-        let now = Snapshot { netdevs, ..Snapshot::default() };
+        let now = Snapshot { netdevs: netdevs.into(), ..Snapshot::default() };
         let pid = |comm: &str| {
             let knob = knobs::NapiThread { pid: 7, comm: comm.into(), start_time: 7 };
             let change = Change::new(knob, CpuSet::first(1), CpuSet::first(2), "");

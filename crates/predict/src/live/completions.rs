@@ -30,7 +30,7 @@ pub(crate) fn moved(work: &Work<'_>, settings: &Snapshot) -> Option<Moved> {
     let now = work.settings;
     let mut moved = Vec::new();
     for new in &settings.netdevs {
-        let Some(old) = now.netdevs.iter().find(|it| it.ifindex == new.ifindex) else { continue };
+        let Some(old) = now.netdevs.same(new) else { continue };
         let xps = |netdev: &Netdev| -> Vec<_> {
             netdev.tx_queues.iter().map(|tx| tx.xps_cpus.clone()).collect()
         };

@@ -130,7 +130,7 @@ impl Cpus for Seen<'_, '_> {
 
     fn is_far_from_device(&self, cpu: CpuId) -> bool {
         let snapshot = self.work.analysis.after();
-        let netdev = snapshot.netdevs.iter().find(|netdev| self.queue.silo.netdev.is(netdev));
+        let netdev = snapshot.netdevs.identified(&self.queue.silo.netdev);
         let node = netdev.and_then(|netdev| netdev.node);
         node.is_some() && snapshot.topology.distance_from_device(node, cpu) > 10
     }

@@ -132,8 +132,7 @@ fn near_readers(work: &Work<'_>, queue: &Queue<'_>, poll: &Shares) -> Shares {
 /// Whether a kthread polls a queue: as observed, unless `threaded` changes. Without an interrupt,
 /// it is not known which CPU would poll instead of a kthread.
 fn is_threaded(queue: &Queue<'_>, now: &Snapshot, settings: &Snapshot) -> bool {
-    let of =
-        |snapshot: &Snapshot| snapshot.netdevs.iter().find(|it| queue.silo.netdev.is(it))?.threaded;
+    let of = |snapshot: &Snapshot| snapshot.netdevs.identified(&queue.silo.netdev)?.threaded;
     match (of(now), of(settings)) {
         (old, Some(new)) if old != Some(new) && !queue.is_polled_by_kthread_alone() => new > 0,
         _ => queue.silo.kthread.is_some(),
@@ -174,7 +173,7 @@ fn moved_to<'a>(
     if queue.silo.kthread.is_some() && is_threaded {
         let napi = queue.silo.napi.as_ref()?.to;
         let of = |snapshot: &'a Snapshot| {
-            let netdev = snapshot.netdevs.iter().find(|netdev| queue.silo.netdev.is(netdev))?;
+            let netdev = snapshot.netdevs.identified(&queue.silo.netdev)?;
             Some(&netdev.napis.iter().find(|it| it.id == napi)?.thread.as_ref()?.cpus)
         };
         let cpus = of(settings)?;
@@ -204,7 +203,7 @@ struct Steering {
 
 impl Steering {
     fn of(queue: &Queue<'_>, settings: &Snapshot) -> Self {
-        let netdev = settings.netdevs.iter().find(|netdev| queue.silo.netdev.is(netdev));
+        let netdev = settings.netdevs.identified(&queue.silo.netdev);
         let has_number = |it: &&RxQueue| Some(it.index) == queue.silo.queue;
         let rx = netdev.and_then(|netdev| netdev.rx_queues.iter().find(has_number));
         let rps = rx.and_then(|rx| rx.rps_cpus.as_ref());

@@ -67,8 +67,7 @@ impl Proposal {
                 }
                 (Target::FlowHash(knob), _) => {
                     let hashes = |snapshot: &Snapshot| {
-                        let mut netdevs = snapshot.netdevs.iter();
-                        hashes_udp_ports(netdevs.find(|it| knob.netdev.is(it))?)
+                        hashes_udp_ports(snapshot.netdevs.identified(&knob.netdev)?)
                     };
                     // Both versions of IP are changed together.
                     match (hashes(before), hashes(&self.after)) {
@@ -141,7 +140,7 @@ fn knows(target: &Target, before: &Snapshot, after: &Snapshot) -> bool {
         | Target::FlowHash(_) => true,
         Target::Offload(knob) if knob.feature == NTUPLE_FILTER => {
             let is_on = |it: &Snapshot| {
-                let netdev = it.netdevs.iter().find(|netdev| knob.netdev.is(netdev));
+                let netdev = it.netdevs.identified(&knob.netdev);
                 netdev.is_some_and(|netdev| arfs_is_on(it, netdev))
             };
             is_on(after) && !is_on(before)
@@ -165,7 +164,7 @@ pub(crate) fn adapts(snapshot: &Snapshot, netdev: &NetdevIdentity) -> bool {
         let coalesce = netdev.ethtool.as_ref()?.coalesce.value()?;
         Some(coalesce.use_adaptive_rx_coalesce)
     };
-    let netdev = snapshot.netdevs.iter().find(|it| netdev.is(it));
+    let netdev = snapshot.netdevs.identified(netdev);
     netdev.is_some_and(|it| {
         let is_deferred = it.napi_defer_hard_irqs > Some(0) && it.gro_flush_timeout > Some(0);
         is_deferred || is_adaptive(it) == Some(true)
@@ -180,7 +179,7 @@ pub(crate) fn fixed_coalescing<'a>(
     if adapts(snapshot, netdev) {
         return None;
     }
-    let netdev = snapshot.netdevs.iter().find(|it| netdev.is(it))?;
+    let netdev = snapshot.netdevs.identified(netdev)?;
     netdev.ethtool.as_ref()?.coalesce.value()
 }
 

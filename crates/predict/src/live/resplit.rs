@@ -100,8 +100,7 @@ impl Supposed {
         netdev: &NetdevIdentity,
         moved: Moved,
     ) -> Result<(), CannotSuppose> {
-        let silos: Vec<&Silo> =
-            work.analysis.silos.queues.iter().filter(|it| it.netdev == *netdev).collect();
+        let silos: Vec<&Silo> = work.analysis.silos_of(&netdev.name).collect();
         let old: Vec<&Queue<'_>> =
             work.queues.iter().filter(|it| it.silo.netdev == *netdev).collect();
         if silos.iter().any(|silo| silo.kthread.is_some()) {
@@ -164,9 +163,7 @@ impl Supposed {
             most.map(|(cpu, _)| *cpu).or_else(set)
         };
         let taken: CpuSet = silos.iter().filter_map(|silo| home(silo)).collect();
-        let node = silos
-            .first()
-            .and_then(|silo| after.netdevs.iter().find(|netdev| silo.netdev.is(netdev))?.node);
+        let node = silos.first().and_then(|silo| after.netdevs.identified(&silo.netdev)?.node);
         let mut free: Vec<CpuId> = after.topology.online.iter().collect();
         free.sort_unstable_by_key(|cpu| {
             (taken.contains(*cpu), after.topology.distance_from_device(node, *cpu), cpu.0)
@@ -202,7 +199,7 @@ impl Supposed {
             gone.into_iter().filter(|irq| new.iter().all(|it| it.irq != *irq)).collect();
         for snapshot in [&mut self.observation.before, &mut self.observation.after] {
             let Snapshot { netdevs, irqs, .. } = snapshot;
-            let Some(netdev) = netdevs.iter_mut().find(|it| netdev.is(it)) else { continue };
+            let Some(netdev) = netdevs.identified_mut(netdev) else { continue };
             let Some(like) = netdev.rx_queues.first().cloned() else { continue };
             let state = like.irq.as_ref().and_then(|irq| irqs.get(&irq.to).cloned());
             resize(netdev, &like, new);
@@ -439,7 +436,7 @@ fn move_polls(
     share: &BTreeMap<NapiId, f64>,
     new: &[NewQueue],
 ) {
-    let Some(device) = work.analysis.after().netdevs.iter().find(|it| netdev.is(it)) else {
+    let Some(device) = work.analysis.after().netdevs.identified(netdev) else {
         return;
     };
     let mut sum = Poll {

@@ -1,7 +1,7 @@
 //! The receive work that was observed: each queue's packets, what they cost, and who reads them.
 
 use std::borrow::Cow;
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 use netsilo_model::derive::analysis::Analysis;
 use netsilo_model::derive::backlog::BacklogWork;
@@ -255,7 +255,7 @@ fn settings<'a>(analysis: &Analysis<'a>, queues: &[Queue<'_>]) -> &'a Snapshot {
     let Observation { before, after, .. } = analysis.observation;
     let is_known = |silo: &Silo| {
         let irq = silo.irq.as_ref().is_none_or(|irq| before.irqs.contains_key(&irq.to));
-        let netdev = before.netdevs.iter().find(|netdev| silo.netdev.is(netdev));
+        let netdev = before.netdevs.identified(&silo.netdev);
         let napi = silo.kthread.as_ref().and(silo.napi.as_ref());
         let has = |netdev: &Netdev| {
             napi.is_none_or(|napi| {
@@ -346,8 +346,8 @@ impl<'a> Queue<'a> {
 /// The work of netdevs without NAPI.
 fn backlogs<'a>(analysis: &'a Analysis<'a>) -> impl Iterator<Item = Queue<'a>> {
     let of_netdev = |netdev: &'a Netdev| {
-        let silos = analysis.silos.queues.iter().filter(|silo| silo.netdev.is(netdev));
-        let work = BacklogWork::of(analysis, netdev, &silos.collect::<Vec<_>>())?;
+        let silos: Vec<&Silo> = analysis.silos_of(&netdev.name).collect();
+        let work = BacklogWork::of(analysis, netdev, &silos)?;
         let silo = Cow::Owned(work.silo(analysis, netdev));
         let queue = Queue::new(silo, work.packets_per_s, &work.reads)?;
         Some(Queue { is_backlog: true, ..queue })
@@ -357,17 +357,18 @@ fn backlogs<'a>(analysis: &'a Analysis<'a>) -> impl Iterator<Item = Queue<'a>> {
 
 /// Says of each queue which flows arrive on its netdev.
 fn count_flows(analysis: &Analysis<'_>, queues: &mut [Queue<'_>]) {
-    for netdev in &analysis.after().netdevs {
-        let of_netdev = |silo: &&Silo| silo.netdev.is(netdev);
-        if queues.iter().any(|queue| of_netdev(&&*queue.silo)) {
-            let silos: Vec<&Silo> = analysis.silos.queues.iter().filter(of_netdev).collect();
-            let flows = Flows::of(analysis, netdev, &silos);
-            for queue in queues.iter_mut().filter(|queue| queue.silo.netdev.is(netdev)) {
-                queue.flows = flows;
-                if queue.read.is_empty() {
-                    queue.udp = udp_of_flows(analysis, netdev, queue);
-                }
-            }
+    let mut flows: HashMap<String, Option<Flows>> = HashMap::new();
+    for queue in queues {
+        let Some(netdev) = analysis.after().netdevs.identified(&queue.silo.netdev) else {
+            continue;
+        };
+        let of_netdev = flows.entry(netdev.name.clone()).or_insert_with(|| {
+            let silos: Vec<&Silo> = analysis.silos_of(&netdev.name).collect();
+            Flows::of(analysis, netdev, &silos)
+        });
+        queue.flows = *of_netdev;
+        if queue.read.is_empty() {
+            queue.udp = udp_of_flows(analysis, netdev, queue);
         }
     }
 }
@@ -397,7 +398,7 @@ fn wakeups(silo: &Silo) -> BTreeMap<CpuId, f64> {
 /// returned any, its part of what the netdev counted, by the time that its polls take, or by its
 /// interrupts.
 fn arriving(analysis: &Analysis<'_>, silo: &Silo) -> Option<f64> {
-    let of_netdev = || analysis.silos.queues.iter().filter(|it| it.netdev == silo.netdev);
+    let of_netdev = || analysis.silos_of(&silo.netdev.name);
     let are_counted = of_netdev().any(|it| it.packets_per_s > Some(0.0));
     if let Some(packets) = silo.packets_per_s.filter(|_| are_counted) {
         return Some(packets);

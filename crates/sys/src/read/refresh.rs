@@ -154,7 +154,7 @@ fn leave_out(snapshot: &mut Snapshot) {
         *snapshot.other_vectors.entry(cpu).or_default() += 1;
     }
     snapshot.arch_interrupts.values_mut().for_each(BTreeMap::clear);
-    for netdev in &mut snapshot.netdevs {
+    for netdev in snapshot.netdevs.iter_mut() {
         netdev.statistics.clear();
         if let Some(ethtool) = &mut netdev.ethtool {
             ethtool.stats = Reading::Absent("not read by a refresh".to_owned());

@@ -19,8 +19,9 @@ use netsilo_model::snapshot::audit::Audit;
 use netsilo_model::snapshot::host::{
     CpuCounters, Gap, HostIdentity, IrqState, KnobOwner, NetSettings, Snapshot,
 };
-use netsilo_model::snapshot::netdev::{NapiThread, Netdev, Xdp};
+use netsilo_model::snapshot::netdev::{NapiThread, Xdp};
 use netsilo_model::snapshot::netdev_genl::NetdevGenl;
+use netsilo_model::snapshot::netdevs::Netdevs;
 use netsilo_model::snapshot::sockets::LosingSocket;
 use netsilo_model::snapshot::thread_time::ThreadTime;
 
@@ -69,7 +70,7 @@ struct Kept {
     machine: HostIdentity,
     processes: Vec<Process>,
     knob_owners: Vec<KnobOwner>,
-    netdevs: Vec<Netdev>,
+    netdevs: Netdevs,
     irqs: BTreeMap<Irq, IrqState>,
     net: NetSettings,
     audit: Option<Audit>,
@@ -162,7 +163,7 @@ fn look(
         arch_interrupts: table.arch,
         default_smp_affinity: notes.get("/proc/irq/default_smp_affinity", cpu_lists::mask),
         cpus,
-        netdevs,
+        netdevs: netdevs.into(),
         net: kept.map_or_else(|| net_settings(&notes), |kept| kept.net.clone()),
         knob_owners: kept.map_or_else(
             || knob_owners::knob_owners(&notes, &processes),

@@ -160,6 +160,18 @@ impl Fake {
         Self::on(root)
     }
 
+    /// Adds an interrupt of eth0.
+    pub(crate) fn add_irq(&self, number: u32) -> Target {
+        put(&self.root, &format!("proc/irq/{number}/smp_affinity"), "01\n");
+        put(&self.root, &format!("sys/kernel/irq/{number}/actions"), "eth0-more\n");
+        put(
+            &self.root,
+            &format!("sys/devices/pci0000:00/0000:00:03.0/net/eth0/device/msi_irqs/{number}"),
+            "msix\n",
+        );
+        irq(number)
+    }
+
     /// A kernel on an existing host.
     pub(crate) fn on(root: &Path) -> Self {
         Self {
@@ -399,7 +411,12 @@ pub(crate) fn cpus(list: &str) -> Value {
 }
 
 pub(crate) fn irq(irq: u32) -> Target {
-    let action = ["virtio0-input.0", "virtio0-input.1", "eth0-a,eth0-b"][irq as usize - 27];
+    let action = match irq {
+        27 => "virtio0-input.0",
+        28 => "virtio0-input.1",
+        29 => "eth0-a,eth0-b",
+        _ => "eth0-more",
+    };
     Target::IrqAffinity(knobs::IrqAffinity {
         irq: Irq(irq),
         action: action.into(),

@@ -11,6 +11,7 @@ use netsilo_sys::transaction::journal::Journal;
 use netsilo_sys::transaction::kernel::Kernel as _;
 use netsilo_sys::transaction::undo::{RestoreResult, UndoScope};
 use netsilo_sys::transaction::verify::Arrival;
+use rustix::time::{ClockId, clock_gettime};
 
 use super::fake::Fake;
 use super::fake::apply;
@@ -77,6 +78,24 @@ fn old_values_that_are_back_cost_one_wait_together() {
     let old = undone[0].knobs.iter().filter(is_old).count();
     let waited = kernel.now() - before;
     assert!(old > 20 && waited <= Duration::from_millis(20), "{old} knobs in {waited:?}");
+}
+
+/// CPU time at four times as many changes: a square would take 16 times as long.
+#[test]
+fn applying_and_undoing_take_no_longer_for_a_change_if_there_are_more() {
+    let took = |count: u32| {
+        let dir = tempdir();
+        let kernel = Fake::new(dir.path());
+        let irqs = (100..100 + count).map(|number| kernel.add_irq(number));
+        let plan: Vec<Change> = irqs.map(|it| change(&kernel, it, cpus("4"))).collect();
+        let since = clock_gettime(ClockId::ThreadCPUTime);
+        apply(&kernel, &plan).unwrap();
+        assert!(undo(&kernel, UndoScope::All).unwrap()[0].is_complete());
+        let until = clock_gettime(ClockId::ThreadCPUTime);
+        (until.tv_sec - since.tv_sec) as f64 + (until.tv_nsec - since.tv_nsec) as f64 * 1e-9
+    };
+    let [few, many] = [100, 400].map(|count| took(count).min(took(count)));
+    assert!(many < 9.0 * few, "{few:.4} s, then {many:.4} s");
 }
 
 #[test]

@@ -167,8 +167,7 @@ fn node(analysis: &Analysis<'_>, netdev: &Netdev) -> Option<Finding> {
     let topology = &analysis.after().topology;
     let home = netdev.node?;
     let mut read: BTreeMap<NodeId, f64> = BTreeMap::new();
-    let silos: Vec<&Silo> =
-        analysis.silos.queues.iter().filter(|silo| silo.netdev.is(netdev)).collect();
+    let silos: Vec<&Silo> = analysis.silos_of(&netdev.name).collect();
     for (cpu, bytes) in silos.iter().flat_map(|silo| silo.read_on()) {
         *read.entry(topology.cpus.get(&cpu)?.node?).or_default() += bytes;
     }

@@ -166,7 +166,7 @@ fn gro_off(analysis: &Analysis<'_>, netdev: &Netdev) -> Option<Finding> {
 /// TCP's share of the bytes that arrived on a netdev, and its source: eBPF by what was read, else
 /// `tcp_info`.
 fn tcp_share(analysis: &Analysis<'_>, netdev: &Netdev) -> Option<(f64, &'static str)> {
-    let silos = analysis.silos.queues.iter().filter(|silo| silo.netdev.is(netdev));
+    let silos = analysis.silos_of(&netdev.name);
     let (mut tcp, mut all) = (0.0, 0.0);
     for consumer in silos.flat_map(|silo| &silo.consumers) {
         all += consumer.bytes_per_s;

@@ -40,8 +40,7 @@ pub(super) fn find(judged: &Judged<'_>) -> Vec<Finding> {
 /// is right.
 fn far(judged: &Judged<'_>, netdev: &str, placements: &[&Placement]) -> Option<Finding> {
     let Judged { analysis, plan, .. } = judged;
-    let silos: Vec<&Silo> =
-        analysis.silos.queues.iter().filter(|silo| silo.netdev.name == netdev).collect();
+    let silos: Vec<&Silo> = analysis.silos_of(netdev).collect();
     let cost =
         placements.iter().map(|placement| placement.gain_ns_per_s.max(0) as f64).sum::<f64>() / 1e9;
     let target = |placement: &Placement| {

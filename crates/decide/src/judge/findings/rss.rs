@@ -108,7 +108,7 @@ pub(super) fn silo_of<'a>(
     netdev: &Netdev,
     queue: u32,
 ) -> Option<&'a Silo> {
-    analysis.silos.queues.iter().find(|silo| silo.netdev.is(netdev) && silo.queue == Some(queue))
+    analysis.silos_of(&netdev.name).find(|silo| silo.queue == Some(queue))
 }
 
 /// The CPU that polls a queue most, and the share of its time that the queue uses.

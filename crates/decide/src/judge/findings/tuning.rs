@@ -8,7 +8,6 @@ use netsilo_model::derive::analysis::Analysis;
 use netsilo_model::machine::cpuset::{CpuId, CpuSet};
 use netsilo_model::snapshot::audit::Connection;
 use netsilo_model::snapshot::host::OwnedKnob;
-use netsilo_model::snapshot::netdev::Netdev;
 use netsilo_model::snapshot::subject::Subject;
 
 use crate::judge::evidence::{Evidence, Gain, Measure, Remedy};
@@ -157,8 +156,8 @@ fn receive_buffer(analysis: &Analysis<'_>) -> Option<Finding> {
 
 /// The rate of a connection's link in bytes per second.
 fn speed_of(analysis: &Analysis<'_>, connection: &Connection) -> Option<f64> {
-    let own = |netdev: &&Netdev| Some(netdev.name.as_str()) == connection.netdev.as_deref();
-    Some(f64::from(analysis.after().netdevs.iter().find(own)?.speed_mbps?) * 125_000.0)
+    let netdev = analysis.after().netdevs.named(connection.netdev.as_deref()?)?;
+    Some(f64::from(netdev.speed_mbps?) * 125_000.0)
 }
 
 /// The share of a connection's sending time in which `limited` (microseconds) delayed it; `None` if

@@ -2,6 +2,7 @@
 
 use netsilo_model::change::{Settings, Words, knobs};
 use netsilo_model::snapshot::netdev::{Netdev, NetdevIdentity};
+use netsilo_model::snapshot::netdevs::Netdevs;
 use netsilo_predict::limit::FULL;
 use netsilo_predict::live::claim::Claim;
 
@@ -190,7 +191,7 @@ fn lost(look: &NetdevLook<'_>) -> Option<f64> {
 
 /// Drops in the interval that drivers such as igb and ice count per queue in `ethtool -S` only
 /// (`rx_queue_0_drops`).
-fn queue_drops(netdev: &Netdev, before: &[Netdev]) -> Option<f64> {
+fn queue_drops(netdev: &Netdev, before: &Netdevs) -> Option<f64> {
     let sum = |netdev: &Netdev| -> Option<u64> {
         let stats = netdev.ethtool.as_ref()?.stats.value()?;
         let drops = stats
@@ -198,8 +199,7 @@ fn queue_drops(netdev: &Netdev, before: &[Netdev]) -> Option<f64> {
             .filter(|(name, _)| name.starts_with("rx_queue_") && name.ends_with("_drops"));
         Some(drops.map(|(_, count)| *count).fold(0, u64::saturating_add))
     };
-    let old = before.iter().find(|old| old.ifindex == netdev.ifindex && old.name == netdev.name)?;
-    Some(sum(netdev)?.checked_sub(sum(old)?)? as f64)
+    Some(sum(netdev)?.checked_sub(sum(before.same(netdev)?)?)? as f64)
 }
 
 fn losses(lost: f64) -> Gain {

@@ -73,7 +73,7 @@ pub(crate) fn unsteerable(look: &Look<'_>, netdev: &Netdev) -> Option<f64> {
 fn without_work(look: &Look<'_>, netdev: &Netdev, remedy: RemedyName) -> Option<RemedyVerdict> {
     let unknown = || {
         let why = look.judge.as_ref().err().filter(|why| **why == TooLittle::NoPolls)?;
-        let mut silos = look.analysis.silos.queues.iter().filter(|silo| silo.netdev.is(netdev));
+        let mut silos = look.analysis.silos_of(&netdev.name);
         let receives = netdev.up && silos.any(|silo| silo.has_traffic());
         receives.then(|| RemedyVerdict::on(netdev, remedy, Claim::Unknown, why.to_string()))
     };

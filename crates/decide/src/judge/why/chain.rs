@@ -61,7 +61,7 @@ pub(super) fn interrupt(analysis: &Analysis<'_>, irq: Irq) -> Option<LoadCause> 
     let cpu = per_s.and_then(|per_s| heaviest(per_s.iter().map(|(cpu, rate)| (*cpu, *rate))));
     let rows = per_s.into_iter().flatten();
     Some(LoadCause {
-        name: format!("irq {irq} ({})", state.actions.join(", ")),
+        name: format!("irq {irq} ({})", state.devices()),
         share: None,
         estimated: false,
         evidence: rows
@@ -121,7 +121,7 @@ fn chain(analysis: &Analysis<'_>, silo: &Silo, cpu: Option<CpuId>) -> Vec<Fact> 
     because.push(polled(silo, cpu));
     because.extend(not_interrupted_here(analysis, silo, cpu));
     because.extend(steered(analysis, silo));
-    let netdev = analysis.after().netdevs.iter().find(|netdev| silo.netdev.is(netdev));
+    let netdev = analysis.after().netdevs.identified(&silo.netdev);
     because.extend(netdev.and_then(|netdev| handed_up(analysis, netdev)));
     because.extend(leaves(silo, cpu));
     because.extend(read(silo));
@@ -132,7 +132,7 @@ fn chain(analysis: &Analysis<'_>, silo: &Silo, cpu: Option<CpuId>) -> Vec<Fact> 
 fn placed(analysis: &Analysis<'_>, irq: Irq, state: &IrqState, cpu: Option<CpuId>) -> Vec<Fact> {
     let file = |name: &str| format!("/proc/irq/{irq}/{name}");
     let mut because = Vec::new();
-    let name = format!("its interrupt, irq {irq} ({}),", state.actions.join(", "));
+    let name = format!("its interrupt, irq {irq} ({}),", state.devices());
     let Some(requested) = &state.requested else {
         return vec![Fact::new(
             format!("{name} has no readable affinity"),
@@ -197,7 +197,7 @@ fn origin_of_affinity(
 }
 
 fn no_interrupt(analysis: &Analysis<'_>, silo: &Silo) -> Fact {
-    let netdev = analysis.after().netdevs.iter().find(|netdev| silo.netdev.is(netdev));
+    let netdev = analysis.after().netdevs.identified(&silo.netdev);
     let software = netdev.and_then(SoftwareNetdev::from_netdev).map(|kind| {
         let text = "it has no interrupt: whoever sends to it lets it be polled";
         Fact::new(text, kind.function)
@@ -304,7 +304,7 @@ fn steered(analysis: &Analysis<'_>, silo: &Silo) -> Vec<Fact> {
 /// Explains that a bridge, bond or team takes the packets that a netdev receives.
 pub(super) fn handed_up(analysis: &Analysis<'_>, netdev: &Netdev) -> Option<Fact> {
     let master = netdev.master.as_ref()?;
-    let master = analysis.after().netdevs.iter().find(|it| it.name == *master)?;
+    let master = analysis.after().netdevs.named(master)?;
     let kind = SoftwareNetdev::from_netdev(master)?;
     let (name, verb) = match kind.receive {
         SoftwareReceive::Reentry => (&master.name, "bridges"),

@@ -10,7 +10,7 @@ use netsilo_model::derive::thread_share::ThreadShare;
 use netsilo_model::machine::cpuset::CpuId;
 use netsilo_model::machine::ids::Irq;
 use netsilo_model::snapshot::attribution::Poll;
-use netsilo_model::snapshot::host::Snapshot;
+use netsilo_model::snapshot::host::{IrqState, Snapshot};
 
 use crate::judge::evidence::{Evidence, Measure};
 use crate::judge::why::chain;
@@ -217,8 +217,7 @@ fn other_poll(
 
 /// Explains transmit completions by the completion interrupts that arrive on this CPU.
 fn transmit(analysis: &Analysis<'_>, poll: &Poll) -> Vec<Fact> {
-    let netdev =
-        analysis.observation.after.netdevs.iter().find(|netdev| netdev.name == poll.netdev);
+    let netdev = analysis.observation.after.netdevs.named(&poll.netdev);
     let mut steps = Vec::new();
     for tx in netdev.into_iter().flat_map(|netdev| &netdev.tx_queues) {
         let Some(irq) = tx.irq.as_ref().map(|edge| edge.to) else { continue };
@@ -333,13 +332,7 @@ fn hardirqs(
         analysis.rates.irqs.iter().filter_map(rate).filter(|(_, rate)| *rate > 0.0).collect();
     rates.sort_by(|a, b| b.1.total_cmp(&a.1));
     let action = |irq: Irq| {
-        analysis
-            .observation
-            .after
-            .irqs
-            .get(&irq)
-            .map(|state| state.actions.join(", "))
-            .unwrap_or_default()
+        analysis.observation.after.irqs.get(&irq).map(IrqState::devices).unwrap_or_default()
     };
     let spread: BTreeMap<bool, usize> =
         rates.iter().fold(BTreeMap::new(), |mut spread, (irq, _)| {

@@ -51,7 +51,7 @@ fn netdev_causes(
     queue: Option<u32>,
 ) -> Result<Vec<LoadCause>, SubjectError> {
     let netdevs = &analysis.after().netdevs;
-    let Some(netdev) = netdevs.iter().find(|netdev| netdev.name == name) else {
+    let Some(netdev) = netdevs.named(name) else {
         let names: Vec<&str> = netdevs.iter().map(|netdev| netdev.name.as_str()).collect();
         return Err(SubjectError::NoNetdev(name.to_owned(), names.join(", ")));
     };
@@ -60,7 +60,7 @@ fn netdev_causes(
         heaviest_first(&mut causes);
         return Ok(causes);
     }
-    let of_netdev = || analysis.silos.queues.iter().filter(|silo| silo.netdev.name == name);
+    let of_netdev = || analysis.silos_of(name);
     let causes =
         queues(analysis, of_netdev().filter(|silo| queue.is_none() || silo.queue == queue));
     match queue {

@@ -18,8 +18,7 @@ const LEAST_SHARE: f64 = 0.001;
 /// its packets. If there is no such CPU, one without a CPU. `None` for other netdevs.
 pub(super) fn causes(analysis: &Analysis<'_>, netdev: &Netdev) -> Option<Vec<LoadCause>> {
     let kind = SoftwareNetdev::from_netdev(netdev)?;
-    let of_netdev = analysis.silos.queues.iter().filter(|silo| silo.netdev.is(netdev));
-    let silos: Vec<_> = of_netdev.collect();
+    let silos: Vec<_> = analysis.silos_of(&netdev.name).collect();
     if silos.iter().any(|silo| silo.polls.values().any(|rate| rate.packets_per_s > 0.0)) {
         return None;
     }

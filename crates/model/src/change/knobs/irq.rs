@@ -1,5 +1,7 @@
 //! The CPUs of interrupts.
 
+use std::collections::BTreeMap;
+
 use serde::{Deserialize, Serialize};
 
 use crate::change::knob::{Capability, Effect, Errno, Knob, KnobFacts, put};
@@ -8,7 +10,7 @@ use crate::change::step::{Step, Traffic};
 use crate::machine::cpuset::CpuSet;
 use crate::machine::ids::Irq;
 use crate::snapshot::host::{IrqState, OwnedKnob, Snapshot, Writable};
-use crate::snapshot::netdev::NetdevIdentity;
+use crate::snapshot::netdev::{Netdev, NetdevIdentity};
 
 /// `/proc/irq/<irq>/smp_affinity`.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
@@ -67,11 +69,16 @@ impl Knob for IrqAffinity {
 
     fn all_in(snapshot: &Snapshot) -> Vec<Self> {
         let writable = snapshot.irqs.iter().filter(|(_, state)| state.writable == Writable::Yes);
-        let netdev = |irq: &Irq| snapshot.netdevs.iter().find(|netdev| netdev.irqs.contains(irq));
+        let mut netdevs: BTreeMap<Irq, &Netdev> = BTreeMap::new();
+        for netdev in &snapshot.netdevs {
+            for irq in &netdev.irqs {
+                netdevs.entry(*irq).or_insert(netdev);
+            }
+        }
         let knob = |(irq, state): (&Irq, &IrqState)| Self {
             irq: *irq,
             action: state.actions.join(","),
-            netdev: netdev(irq).map(NetdevIdentity::from_netdev),
+            netdev: netdevs.get(irq).map(|netdev| NetdevIdentity::from_netdev(netdev)),
         };
         writable.map(knob).collect()
     }

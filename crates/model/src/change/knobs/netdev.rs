@@ -7,12 +7,12 @@ use crate::snapshot::netdev::{Netdev, NetdevIdentity};
 impl NetdevIdentity {
     /// The netdev in a snapshot.
     pub fn find<'a>(&self, snapshot: &'a Snapshot) -> Option<&'a Netdev> {
-        snapshot.netdevs.iter().find(|netdev| self.is(netdev))
+        snapshot.netdevs.identified(self)
     }
 
     /// The same, to be changed.
     pub(super) fn find_mut<'a>(&self, snapshot: &'a mut Snapshot) -> Option<&'a mut Netdev> {
-        snapshot.netdevs.iter_mut().find(|netdev| self.is(netdev))
+        snapshot.netdevs.identified_mut(self)
     }
 }
 
