@@ -9,6 +9,7 @@
 //! Findings, verdicts and plans do not belong here: a report says what is measured and set, and
 //! recommends nothing.
 
+pub mod difference;
 pub mod quiet;
 pub mod rss;
 
@@ -334,8 +335,7 @@ pub(crate) fn cores(topology: &Topology) -> usize {
 
 fn netdev_line(netdev: &Netdev, analysis: &Analysis<'_>) -> NetdevLine {
     let (snapshot, rates) = (analysis.after(), &analysis.rates);
-    let silos: Vec<&Silo> =
-        analysis.silos.queues.iter().filter(|silo| silo.netdev.is(netdev)).collect();
+    let silos: Vec<&Silo> = analysis.silos_of(&netdev.name).collect();
     let backlog = BacklogWork::of(analysis, netdev, &silos);
     let backlog = backlog.map(|work| work.silo(analysis, netdev));
     let queues = silos.into_iter().skip(usize::from(backlog.is_some()));

@@ -14,6 +14,7 @@ use netsilo_decide::judge::findings::check;
 use netsilo_decide::judge::why::{Why, why};
 use netsilo_decide::plan::Goal;
 use netsilo_decide::report::Report;
+use netsilo_decide::report::difference::Difference;
 use netsilo_decide::report::rss::netdev_rss;
 use netsilo_model::cost::weights::Costs;
 use netsilo_model::derive::analysis::Analysis;
@@ -131,6 +132,11 @@ fn documents(generator: &mut SchemaGenerator) -> Vec<Document> {
         document::<Versioned<RssOfNetdevs>>(generator, "rss-show", "netsilo rss show --json"),
         document::<Versioned<FlowQueues>>(generator, "rss-where", "netsilo rss where --json"),
         document::<Report>(generator, "show", "netsilo show --json"),
+        document::<Versioned<Difference>>(
+            generator,
+            "show-against",
+            "netsilo show --against --json",
+        ),
         document::<Status>(generator, "status", "netsilo status --json"),
         document::<TuneResult<'_>>(generator, "tune", "netsilo tune --json"),
         document::<Versioned<Candidates<'_>>>(

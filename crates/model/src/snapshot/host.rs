@@ -61,6 +61,37 @@ pub struct Snapshot {
     pub audit: Option<crate::snapshot::audit::Audit>,
 }
 
+/// Names of the words of [`boot_parameters`].
+const BOOT_PARAMETERS: &[&str] = &[
+    "acpi_irq",
+    "idle",
+    "intel_idle",
+    "irqaffinity",
+    "isolcpus",
+    "kthread_cpus",
+    "maxcpus",
+    "mitigations",
+    "nohz",
+    "nohz_full",
+    "nosmt",
+    "nr_cpus",
+    "pci",
+    "possible_cpus",
+    "preempt",
+    "processor.max_cstate",
+    "rcu_nocbs",
+    "skew_tick",
+    "threadirqs",
+    "tsc",
+];
+
+/// The words of a kernel command line that decide where work runs and what it costs. A bundle has
+/// no others.
+pub fn boot_parameters(cmdline: &str) -> impl Iterator<Item = &str> {
+    let is_kept = |word: &&str| BOOT_PARAMETERS.contains(&word.split('=').next().unwrap_or(word));
+    cmdline.split_ascii_whitespace().filter(is_kept)
+}
+
 /// The identity of a machine and its boot.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct HostIdentity {

@@ -43,7 +43,7 @@ pub const ENDINGS: &[Ending] = &[
         "show",
         [
             ("netsilo show --watch", "each second, until interrupted"),
-            ("netsilo show --from host.tar.zst", "the machine of a bundle"),
+            ("netsilo show --against before.tar.zst", "what differs from that bundle"),
         ],
     ),
     ending(

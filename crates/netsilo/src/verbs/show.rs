@@ -1,17 +1,22 @@
 //! `netsilo show`: which CPU processes each rx queue, and which process reads its data, on which
 //! CPU.
 
-use anyhow::{Result, bail};
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context as _, Result, bail};
 use netsilo_decide::plan::selection::missing;
 use netsilo_decide::report::Report;
+use netsilo_decide::report::difference::Difference;
 use netsilo_model::cost::weights::Costs;
 use netsilo_model::derive::analysis::Analysis;
 use netsilo_sys::bpf::tracer::Options;
+use netsilo_sys::bundle;
 
 use crate::args::look;
 use crate::tell::exit::Exit;
 use crate::tell::out;
 use crate::tell::presentation::Presentation;
+use crate::tell::versioned::Versioned;
 use crate::views;
 
 /// Arguments of `netsilo show`.
@@ -37,6 +42,10 @@ pub(crate) struct Args {
     /// more
     #[arg(long, conflicts_with = "no_bpf")]
     exact: bool,
+    /// Compare with this bundle: settings, places and rates that differ, as `old -> new`
+    #[arg(long, value_name = "BUNDLE", conflicts_with_all = ["watch", "stages", "exact", "netdevs",
+        "more_netdevs"])]
+    against: Option<PathBuf>,
     /// Print the report as JSON (schema 1); with --watch one line per interval
     #[arg(short, long)]
     json: bool,
@@ -56,6 +65,9 @@ impl Args {
 
 /// Observes and prints.
 pub(crate) fn run(args: &Args) -> Result<Exit> {
+    if let Some(path) = &args.against {
+        return compare(args, path);
+    }
     let (mut shown, mut before) = (0, None);
     let only = [&args.netdevs[..], &args.more_netdevs].concat();
     args.observe.each(args.options(), |observation| {
@@ -82,6 +94,21 @@ pub(crate) fn run(args: &Args) -> Result<Exit> {
         let again = args.watch.is_some_and(|count| count == 0 || shown < count);
         Ok((Exit::Printed, is_read && again))
     })
+}
+
+/// Prints what differs from the observation in a bundle.
+fn compare(args: &Args, path: &Path) -> Result<Exit> {
+    let other = bundle::open(path).with_context(|| format!("--against {}", path.display()))?;
+    let observation = args.observe.observe_with(args.options())?;
+    let costs = Costs::default();
+    let [new, old] = [&observation, &other].map(|it| Analysis::new(it, &costs));
+    let difference = Difference::of(&new, &old);
+    if args.json {
+        out::json(&Versioned::first(difference))?;
+    } else {
+        out::text(&views::difference::render(&difference));
+    }
+    Ok(Exit::Printed)
 }
 
 #[cfg(test)]

@@ -5,14 +5,28 @@ use std::process::Stdio;
 
 use netsilo_lab::{on_a_full_disk, unread};
 
-use super::bundles::VIRTIO;
-use super::{code, netsilo, run, stderr};
+use super::bundles::{OWNED, VIRTIO};
+use super::conforms::conforming;
+use super::{code, netsilo, run, stderr, stdout};
 
 /// An observation, as `capture --ndjson` prints it.
 const HOST: &str = include_str!("../../../../fixtures/observation-schema-1.ndjson");
 
 const SCENARIO: &str =
     concat!(env!("CARGO_MANIFEST_DIR"), "/../../cases/predict/request-response.toml");
+
+#[test]
+fn two_bundles_are_compared() {
+    let compare = ["show", "--from", &OWNED, "--against", &VIRTIO];
+    let text = run(&compare);
+    assert_eq!((code(&text), stderr(&text)), (0, ""));
+    assert!(stdout(&text).contains("\n  irqbalance: - -> runs\n"), "{}", stdout(&text));
+    assert!(stdout(&text).contains("\nplaces: no difference\n"), "{}", stdout(&text));
+    let json = conforming("show-against", &run(&[&compare[..], &["--json"]].concat()).stdout);
+    assert_eq!(json["settings"], serde_json::json!({ "irqbalance": [null, "runs"] }));
+    let missing = run(&["show", "--against", "/nowhere.tar.zst"]);
+    assert!(stderr(&missing).contains("--against /nowhere.tar.zst"), "{}", stderr(&missing));
+}
 
 /// Verbs whose work is their output.
 fn reading() -> Vec<Vec<&'static str>> {

@@ -10,31 +10,8 @@ use netsilo_model::parse::netdev::address;
 use netsilo_model::snapshot::attribution::{Attribution, Consumer, Consumption, Forwarded};
 use netsilo_model::snapshot::audit::Connections;
 use netsilo_model::snapshot::flow::Flow;
+use netsilo_model::snapshot::host::boot_parameters;
 use netsilo_model::snapshot::sockets::LosingSocket;
-
-/// Words of the kernel command line that concern CPU placement. All others are removed.
-const CMDLINE_WORDS: &[&str] = &[
-    "acpi_irq",
-    "idle",
-    "intel_idle",
-    "irqaffinity",
-    "isolcpus",
-    "kthread_cpus",
-    "maxcpus",
-    "mitigations",
-    "nohz",
-    "nohz_full",
-    "nosmt",
-    "nr_cpus",
-    "pci",
-    "possible_cpus",
-    "preempt",
-    "processor.max_cstate",
-    "rcu_nocbs",
-    "skew_tick",
-    "threadirqs",
-    "tsc",
-];
 
 /// The replacements of a capture.
 #[derive(Debug, Default)]
@@ -184,8 +161,7 @@ fn losing_sockets(json: &[u8]) -> Option<Vec<u8>> {
 }
 
 fn cmdline(text: &str) -> String {
-    let keep = |word: &&str| CMDLINE_WORDS.contains(&word.split('=').next().unwrap_or(word));
-    text.split_ascii_whitespace().filter(keep).collect::<Vec<_>>().join(" ") + "\n"
+    boot_parameters(text).collect::<Vec<_>>().join(" ") + "\n"
 }
 
 /// Keeps the program, the script, and options without their values.
