@@ -32,6 +32,7 @@ use std::process::ExitCode;
 
 /// Runs the command line and returns the exit code (`docs/topics/exit-codes.md`).
 pub fn main() -> ExitCode {
+    netsilo::cli::completions::answer(cli::bare_command);
     netsilo::tell::out::set_program("netsilo-bench");
     netsilo::tell::exit::on_large_stack(|| netsilo::tell::exit::code(cli::run()))
 }

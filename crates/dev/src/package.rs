@@ -1,7 +1,5 @@
-//! What the packages contain in addition to the programs, made from the command line and from
-//! `docs/`: manual pages and completions.
+//! The manual pages of the packages, made from the command line and from `docs/`.
 
-pub mod completions;
 pub mod manual;
 mod markdown;
 pub mod program;

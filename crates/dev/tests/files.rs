@@ -1,5 +1,4 @@
-//! Manual pages and completions agree with the command line, and the programs that read them accept
-//! them.
+//! Manual pages agree with the command line, and the programs that read them accept them.
 
 #![allow(
     clippy::unwrap_used,
@@ -12,8 +11,8 @@ use std::fs;
 use std::path::Path;
 use std::process::Command;
 
+use netsilo_dev::package::manual;
 use netsilo_dev::package::program::{PROGRAMS, Program};
-use netsilo_dev::package::{completions, manual};
 
 const DATE: &str = "2026-11-23";
 
@@ -41,10 +40,9 @@ fn all_pages() -> BTreeMap<String, Vec<u8>> {
     PROGRAMS.iter().flat_map(|program| manual::pages(program, DATE).unwrap()).collect()
 }
 
-/// Writes all files below a folder.
+/// Writes all pages below a folder.
 fn write(dir: &Path) {
-    let scripts = PROGRAMS.iter().flat_map(completions::scripts);
-    for (name, text) in all_pages().into_iter().chain(scripts) {
+    for (name, text) in all_pages() {
         let path = dir.join(name);
         fs::create_dir_all(path.parent().unwrap()).unwrap();
         fs::write(path, text).unwrap();
@@ -99,30 +97,8 @@ fn the_page_of_the_configuration_has_each_key() {
 }
 
 #[test]
-fn each_script_completes_each_verb() {
-    let of = |program| completions::scripts(program).into_iter().map(move |it| (program, it));
-    for (program, (name, script)) in PROGRAMS.iter().flat_map(of) {
-        let script = String::from_utf8(script).unwrap();
-        for verb in all_verbs(program).keys().flat_map(|verb| verb.split(' ')) {
-            assert!(script.contains(verb), "{name}: {verb}");
-        }
-    }
-}
-
-#[test]
-fn bash_loads_its_script_and_completes_a_verb() {
-    let dir = tempfile::tempdir().unwrap();
-    write(dir.path());
-    let script = "source completions/bash/netsilo && COMP_WORDS=(netsilo che) COMP_CWORD=1 && \
-                  _netsilo netsilo che netsilo && echo ${COMPREPLY[*]}";
-    if let Some(text) = run("bash", &["--norc", "-c", script], dir.path()) {
-        assert_eq!(text, "check");
-    }
-}
-
-#[test]
 #[ignore = "its programs are installed by scripts/setup --package-tests: make test-long"]
-fn readers_of_manual_pages_and_shells_accept_all_files() {
+fn readers_of_manual_pages_accept_all_files() {
     let dir = tempfile::tempdir().unwrap();
     write(dir.path());
     for page in all_pages().keys() {
@@ -131,15 +107,5 @@ fn readers_of_manual_pages_and_shells_accept_all_files() {
         let man = ["--warnings", "-E", "UTF-8", "-l", "-Tutf8", "-Z", page];
         let formatted = run("man", &man, dir.path()).unwrap_or_default();
         assert!(!formatted.contains("warning:"), "{page}: {formatted}");
-    }
-    let zsh = "fpath=($PWD/completions/zsh $fpath); autoload -Uz compinit && \
-               compinit -u -d $PWD/dump && autoload +X -Uz _netsilo && print ${_comps[netsilo]}";
-    if let Some(text) = run("zsh", &["-f", "-c", zsh], dir.path()) {
-        assert_eq!(text, "_netsilo");
-    }
-    let fish = "source completions/fish/netsilo.fish; complete -C 'netsilo che'";
-    if let Some(text) = run("fish", &["--no-config", "-c", fish], dir.path()) {
-        let verbs: Vec<&str> = text.lines().filter_map(|line| line.split('\t').next()).collect();
-        assert_eq!(verbs, ["check"]);
     }
 }

@@ -1,5 +1,6 @@
 //! The command line: arguments, and one match from verb to function.
 
+pub mod completions;
 pub mod examples;
 mod groups;
 pub mod help;

@@ -32,5 +32,6 @@ use std::process::ExitCode;
 
 /// Runs the command line and returns the exit code (`docs/topics/exit-codes.md`).
 pub fn main() -> ExitCode {
+    cli::completions::answer(cli::bare_command);
     tell::exit::on_large_stack(|| tell::exit::code(cli::run()))
 }

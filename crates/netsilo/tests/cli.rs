@@ -4,6 +4,8 @@
 
 #[path = "cli/bundles.rs"]
 mod bundles;
+#[path = "cli/completions.rs"]
+mod completions;
 mod conforms;
 #[path = "cli/cpus.rs"]
 mod cpus;

@@ -124,6 +124,17 @@ pub fn pinned(
 }
 
 /// The processes with this name.
+/// The names of all processes, without those of kernel threads.
+pub fn names(root: &Root) -> BTreeSet<String> {
+    let pids = root.list("/proc").unwrap_or_default().into_iter();
+    let pids = pids.filter_map(|name| name.parse::<u32>().ok());
+    let has_program =
+        |pid: &u32| root.read(&format!("/proc/{pid}/cmdline")).is_ok_and(|it| !it.is_empty());
+    pids.filter(has_program)
+        .filter_map(|pid| root.parse(&format!("/proc/{pid}/comm"), scalar::word).ok())
+        .collect()
+}
+
 fn named(root: &Root, wanted: &str) -> Result<Vec<u32>, PinError> {
     let pids = root.list("/proc")?.into_iter().filter_map(|name| name.parse::<u32>().ok());
     let comm = |pid: &u32| {

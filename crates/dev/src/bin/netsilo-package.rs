@@ -5,8 +5,9 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 use anyhow::{Context as _, Result};
+use netsilo::cli::completions;
+use netsilo_dev::package::manual;
 use netsilo_dev::package::program::PROGRAMS;
-use netsilo_dev::package::{completions, manual};
 
 fn write() -> Result<()> {
     let mut args = std::env::args().skip(1);
@@ -16,7 +17,9 @@ fn write() -> Result<()> {
     for program in &PROGRAMS {
         let folder = dir.join(program.name);
         let pages = manual::pages(program, &date)?;
-        for (name, text) in pages.into_iter().chain(completions::scripts(program)) {
+        let scripts = completions::scripts(program.name).into_iter();
+        let scripts = scripts.map(|(path, text)| (format!("completions/{path}"), text));
+        for (name, text) in pages.into_iter().chain(scripts) {
             let path = folder.join(name);
             let folder = path.parent().unwrap_or(&folder);
             std::fs::create_dir_all(folder)

@@ -21,7 +21,7 @@ pub(crate) struct GoalKeys {
     #[arg(skip)]
     pub(crate) outcomes: Option<bool>,
     /// Place only the queues of these netdevs [default: all]
-    #[arg(id = "netdev", short, long = "netdev", value_name = "NAME,..", value_delimiter = ',')]
+    #[arg(id = "netdev", short, long = "netdev", value_name = "DEV,..", value_delimiter = ',')]
     netdevs: Option<Vec<String>>,
     /// Place only on these CPUs (list or mask) [default: all but isolated and nohz_full]
     #[arg(short, long, value_name = "CPUS", value_parser = some_cpus)]

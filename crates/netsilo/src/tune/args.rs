@@ -92,7 +92,7 @@ pub(crate) struct Args {
 #[derive(Debug, Clone, clap::Args)]
 pub(super) struct ScopeArgs {
     /// Change only these netdevs [default: all that are up and have queues with interrupts]
-    #[arg(short, long, value_name = "NAME,..", value_delimiter = ',')]
+    #[arg(short, long, value_name = "DEV,..", value_delimiter = ',')]
     pub(super) netdev: Vec<String>,
     /// Use only these CPUs (list or mask) [default: all but isolated and nohz_full]
     #[arg(short, long, value_name = "CPUS", value_parser = parse::some_cpus)]

@@ -45,10 +45,10 @@ pub(crate) struct Args {
 #[group(required = true, multiple = false)]
 struct WhoArgs {
     /// Restrict all threads of all processes of this name
-    #[arg(value_name = "NAME")]
+    #[arg(value_name = "PROCESS")]
     name: Option<String>,
     /// The same
-    #[arg(long, value_name = "NAME")]
+    #[arg(long, value_name = "PROCESS")]
     comm: Option<String>,
     /// Restrict all threads of these processes
     #[arg(long, value_name = "PID,..", value_delimiter = ',')]
@@ -119,7 +119,8 @@ fn newcomers(
         let appeared = plural(plan.changes.len(), "thread");
         if args.options.awaits_confirmation() {
             eprint_line(format_args!(
-                "{appeared} appeared meanwhile: run this again after `netsilo confirm` to pin them"
+                "{appeared} appeared meanwhile: run this again after `{}` to pin them",
+                args.options.state.command("confirm")
             ));
             return Ok(());
         }

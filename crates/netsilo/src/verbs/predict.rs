@@ -10,6 +10,7 @@ mod range;
 use anyhow::Result;
 
 pub(crate) use crate::verbs::predict::arguments::Args;
+pub(crate) use crate::verbs::predict::observed::completions;
 
 use crate::tell::exit::Exit;
 

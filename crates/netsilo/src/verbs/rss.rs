@@ -52,7 +52,7 @@ struct ShowArgs {
 #[derive(Debug, clap::Args)]
 struct NetdevArgs {
     /// Show only this netdev [default: all that have an indirection table]
-    #[arg(long, value_name = "NAME")]
+    #[arg(long, value_name = "DEV")]
     netdev: Option<String>,
     #[command(flatten)]
     observe: look::ObserveArgs,

@@ -328,6 +328,11 @@ pub fn has_bridge(root: &Root) -> bool {
     root.list(NET).unwrap_or_default().iter().any(is_bridge)
 }
 
+/// The netdevs of this namespace.
+pub fn names(root: &Root) -> Vec<String> {
+    root.list(NET).unwrap_or_default()
+}
+
 /// Whether this namespace has a netdev of this name.
 pub fn is_here(root: &Root, netdev: &str) -> bool {
     root.exists(&format!("{NET}/{netdev}"))

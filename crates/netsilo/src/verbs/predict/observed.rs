@@ -152,6 +152,13 @@ fn by_algorithm(name: &str) -> Result<Goal> {
 const GOAL_KEYS: [&str; 9] =
     ["cpus", "exclude", "netdevs", "algorithm", "irqs", "rps", "rfs", "arfs", "xps"];
 
+/// The names of settings, and the keys with `=`.
+pub(crate) fn completions() -> Vec<String> {
+    let names = ["plan"].into_iter().chain(named::algorithm_names()).map(str::to_owned);
+    let keys = GOAL_KEYS.iter().chain(&DEVICE_KEYS).map(|key| format!("{key}="));
+    names.chain(keys).collect()
+}
+
 /// Keys that limit where interrupts may go.
 const OF_PLACES: [&str; 3] = ["cpus", "exclude", "netdevs"];
 
