@@ -46,7 +46,7 @@ pub(crate) fn record(name: &str, command: &str, setup: &Setup<'_>) -> Result<Vec
     let after = look(&root, &kernel);
     let scope = UndoScope::Only(transaction);
     let undone = undo(&kernel, &dir, scope, false, RestoredBy::Undo, &mut |_, _| {})?;
-    complete(&undone)?;
+    complete(&undone, setup.state)?;
     ran?;
     let after = after?;
     let back = look(&root, &kernel)?;

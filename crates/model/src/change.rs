@@ -19,7 +19,7 @@ mod value;
 
 pub use in_snapshot::apply_to;
 pub use inventory::only_read;
-pub use knob::{Capability, Errno, Knob, KnobFacts, WrongValue, quoted};
+pub use knob::{Capability, Errno, Knob, KnobFacts, WrongValue, quoted, shell_word};
 pub use knobs::{NTUPLE_FILTER, Target};
 pub use location::{EthtoolSetting, Location};
 pub use one_change::{Change, ChangeFields};

@@ -96,18 +96,18 @@ impl<'a> TemporaryChanges<'a> {
         let which = UndoScope::Only(transaction);
         let undone =
             undo(&self.kernel, self.state.path(), which, false, RestoredBy::Undo, &mut |_, _| {})?;
-        complete(&undone)?;
+        complete(&undone, self.state)?;
         Ok(if undone.is_empty() { Restored::Earlier } else { Restored::Now })
     }
 }
 
 /// Checks that everything was restored. The error lists what was not.
-pub fn complete(undone: &[Undone]) -> Result<()> {
+pub fn complete(undone: &[Undone], state: &StateDir) -> Result<()> {
     if undone.iter().all(Undone::is_complete) {
         return Ok(());
     }
     let words = crate::views::undone::report(undone, true);
-    let todo = "run `netsilo undo` to try again";
+    let todo = format!("run `{}` to try again", state.command("undo"));
     Err(ExitError(Exit::RestoreIncomplete, format!("{}\n{todo}", words.trim_end())).into())
 }
 

@@ -162,7 +162,7 @@ fn search(
     if args.json {
         out::json(&result)?
     } else {
-        out::text(&render(&result))
+        out::text(&render(&result, &args.state.command("undo --last")))
     }
     if !interrupted {
         keep_outcome::keep_outcome(&args.outcomes_dir, &plan, &race);

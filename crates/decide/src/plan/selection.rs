@@ -18,8 +18,19 @@ pub(super) fn netdevs<'a>(snapshot: &'a Snapshot, goal: &Goal) -> (Vec<&'a Netde
     if goal.netdevs.is_empty() {
         let up = || snapshot.netdevs.iter().filter(|netdev| netdev.up);
         let mut chosen: Vec<_> = up().filter(|netdev| placeable(netdev)).collect();
-        if chosen.is_empty() && (goal.rps.is_some() || goal.rfs.is_some()) {
-            chosen = up().filter(|netdev| SoftwareNetdev::is_on_backlogs(netdev)).collect();
+        if goal.rps.is_some() || goal.rfs.is_some() {
+            let others = || up().filter(|netdev| SoftwareNetdev::is_on_backlogs(netdev));
+            if chosen.is_empty() {
+                chosen = others().collect();
+            } else if let Some(first) = others().next() {
+                let (first, more) = (&first.name, others().count() - 1);
+                let more = if more > 0 { format!(" and {more} more") } else { String::new() };
+                let reason = format!(
+                    "RPS and RFS of netdevs without interrupts ({first}{more}) stay: name them to \
+                     change them"
+                );
+                part.leave("netdevs", &reason);
+            }
         }
         let has_rps = goal.rps.as_ref().is_some_and(|cpus| !cpus.is_empty());
         if chosen.is_empty() && (has_rps || goal.rfs.is_some_and(|entries| entries > 0)) {
@@ -32,7 +43,7 @@ pub(super) fn netdevs<'a>(snapshot: &'a Snapshot, goal: &Goal) -> (Vec<&'a Netde
     }
     let mut chosen: Vec<&Netdev> = Vec::new();
     for name in &goal.netdevs {
-        match snapshot.netdevs.iter().find(|netdev| netdev.name == *name) {
+        match snapshot.netdevs.named(name) {
             Some(netdev) if chosen.iter().any(|other| other.ifindex == netdev.ifindex) => {}
             Some(netdev) => chosen.push(netdev),
             None => part.refusals.extend(missing(name, snapshot)),

@@ -304,6 +304,12 @@ pub(super) fn put<T>(place: Option<&mut T>, value: T) {
     }
 }
 
+/// A text as one word of a shell: quoted if it must be.
+pub fn shell_word(text: &str) -> String {
+    let is_plain = |c: char| c.is_ascii_alphanumeric() || "/._-+=:,@%".contains(c);
+    if !text.is_empty() && text.chars().all(is_plain) { text.to_owned() } else { quoted(text) }
+}
+
 /// A text quoted as one word of a shell, whatever it contains.
 pub fn quoted(text: &str) -> String {
     format!("'{}'", text.replace('\'', r"'\''"))

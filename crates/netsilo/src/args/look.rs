@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
 use indicatif::{ProgressBar, ProgressStyle};
+use netsilo_model::change::shell_word;
 use netsilo_model::snapshot::observation::Observation;
 use netsilo_sys::bpf::tracer::Options;
 use netsilo_sys::bundle::{self, Bundle};
@@ -130,6 +131,19 @@ impl ObserveArgs {
     pub(crate) fn is_given(&self) -> bool {
         let Self { from, live: LiveArgs { interval, window, no_bpf } } = self;
         from.from.is_some() || interval.is_some() || window.is_some() || *no_bpf
+    }
+
+    /// These options as they are written.
+    pub(crate) fn given(&self) -> String {
+        let Self { from, live: LiveArgs { interval, window, no_bpf } } = self;
+        let from = from.from.as_ref().map(|path| shell_word(&path.to_string_lossy()));
+        let time = |time: &Option<Duration>| {
+            time.map(|time| humantime::format_duration(time).to_string().replace(' ', ""))
+        };
+        let all = [("from", from), ("interval", time(interval)), ("window", time(window))];
+        let given =
+            all.into_iter().filter_map(|(name, value)| Some(format!(" --{name} {}", value?)));
+        given.collect::<String>() + if *no_bpf { " --no-bpf" } else { "" }
     }
 
     /// Whether a bundle is observed.

@@ -52,13 +52,13 @@ impl PlanArgs {
     /// writes this plan.
     pub(crate) fn next(&self, plan: &Plan) -> Option<String> {
         match (plan.changes.is_empty(), self.goal.fix_options()) {
-            (true, None) => Some(
-                "this plan only places work; to fix a finding of netsilo check: netsilo plan --fix \
-                 ID"
-                    .into(),
-            ),
+            (true, None) => Some(format!(
+                "this plan only places work; to fix a finding of netsilo check: netsilo plan \
+                     --fix ID{}",
+                self.observe.given()
+            )),
             (false, Some(fix)) if !self.observe.is_bundle() => {
-                Some(format!("to write this plan: netsilo apply {fix}"))
+                Some(format!("to write this plan: netsilo apply {fix}{}", self.observe.given()))
             }
             _ => None,
         }

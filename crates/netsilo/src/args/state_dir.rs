@@ -4,6 +4,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use anyhow::{Context as _, Result};
+use netsilo_model::change::shell_word;
 use netsilo_sys::files::root::Root;
 use netsilo_sys::read::process::THIS_PROGRAM;
 use netsilo_sys::transaction::journal::STATE_DIR;
@@ -40,6 +41,17 @@ impl StateDir {
     /// Returns the folder of the journal.
     pub fn path(&self) -> &Path {
         &self.state_dir
+    }
+    /// A command line of netsilo that works on the same folder.
+    pub(crate) fn command(&self, verb: &str) -> String {
+        let mut command = format!("netsilo {verb}");
+        let options = [("--state-dir", &self.state_dir, STATE_DIR), ("--root", &self.root, "/")];
+        for (option, path, _) in
+            options.into_iter().filter(|(_, path, usual)| *path != Path::new(usual))
+        {
+            command += &format!(" {option} {}", shell_word(&path.to_string_lossy()));
+        }
+        command
     }
     /// The command that runs this same executable as the guard of a transaction, even if the file
     /// was replaced. `dir` is the absolute path of the journal's folder.

@@ -300,11 +300,13 @@ fn outcome(applied: &Applied, options: &ApplyOptions) -> Result<()> {
     let (done, they) = (plural(count, "change"), if count == 1 { "it is" } else { "they are" });
     out::text(&match options.confirm_within {
         None => {
-            format!("transaction {transaction}: {done} applied; `netsilo undo` restores them\n")
+            let undo = options.state.command("undo");
+            format!("transaction {transaction}: {done} applied; `{undo}` restores them\n")
         }
         Some(time) => format!(
             "transaction {transaction}: {done} applied; \
-             run `netsilo confirm` within {} or {they} restored\n",
+             run `{}` within {} or {they} restored\n",
+            options.state.command("confirm"),
             humantime::format_duration(time)
         ),
     });

@@ -75,6 +75,10 @@ pub(crate) fn run(args: &Args) -> Result<Exit> {
     } else {
         out::styled(&views::check::render(&check, args.verbose));
         out::styled(&views::verdict::render(&check, args.verbose));
+        let has_fix = check.findings.iter().any(|finding| finding.writable().is_some());
+        if args.observe.is_bundle() && has_fix {
+            out::note(&format!("the plans of this bundle: netsilo plan{}", args.observe.given()));
+        }
     }
     let grave = check.findings.iter().any(|finding| finding.severity >= args.fail_on);
     Ok(if grave { Exit::Findings } else { Exit::Printed })

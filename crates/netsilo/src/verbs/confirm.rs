@@ -40,7 +40,8 @@ pub(crate) fn run(args: &Args) -> Result<Exit> {
         }
         ConfirmResult::Kept(id) => {
             out::text(&format!(
-                "transaction {id} is confirmed; `netsilo undo` can still restore the old values\n"
+                "transaction {id} is confirmed; `{}` can still restore the old values\n",
+                args.state.command("undo")
             ));
         }
         ConfirmResult::KeptBefore(id) => {

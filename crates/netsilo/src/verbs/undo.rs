@@ -56,7 +56,8 @@ pub(crate) fn run(args: &Args) -> Result<Exit> {
         if let Some(number) = args.transaction
             && !transactions.iter().any(|it| it.id == number)
         {
-            bail!("no transaction {number} since boot; netsilo undo --list shows them");
+            let list = args.state.command("undo --list");
+            bail!("no transaction {number} since boot; {list} shows them");
         }
         if args.list || args.dry_run {
             return show(args, &transactions, &undo::expected(&kernel, &transactions, which));
@@ -74,10 +75,13 @@ pub(crate) fn run(args: &Args) -> Result<Exit> {
         return Ok(Exit::Done);
     }
     eprint_line(if args.forget {
-        "netsilo: some values could not be restored; netsilo will not try again"
+        "netsilo: some values could not be restored; netsilo will not try again".to_owned()
     } else {
-        "netsilo: some values could not be restored: run `netsilo undo` to try again, or \
-         `netsilo undo --forget` to give them up"
+        let [undo, forget] = ["undo", "undo --forget"].map(|verb| args.state.command(verb));
+        format!(
+            "netsilo: some values could not be restored: run `{undo}` to try again, or `{forget}` \
+             to give them up"
+        )
     });
     Ok(Exit::RestoreIncomplete)
 }

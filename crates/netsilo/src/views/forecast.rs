@@ -16,6 +16,11 @@ use crate::views::units::{count, or_dash, percent};
 pub(crate) fn line(forecast: &Forecast) -> Styled {
     let mut text = Styled::default();
     let [now, setting] = forecast.settings.as_slice() else { return text };
+    if setting.gain.is_none() {
+        let what = compact(&setting.not_modeled);
+        text.push(Meaning::Quiet, format_args!("no forecast: the model does not have {what}\n"));
+        return text;
+    }
     text.push(
         Meaning::Plain,
         format_args!(

@@ -131,7 +131,7 @@ impl<'a> TuneResult<'a> {
 }
 
 /// Renders the state of each candidate, and the result.
-pub(crate) fn render(result: &TuneResult<'_>) -> String {
+pub(crate) fn render(result: &TuneResult<'_>, undo: &str) -> String {
     let windows = plural(result.windows, "window");
     let mut text = format!("{}: {windows}, seed {}\n", result.measured(), result.rules.seed);
     let mut rows = table(&["candidate", "windows", "median", "change", ""], |name| {
@@ -155,7 +155,7 @@ pub(crate) fn render(result: &TuneResult<'_>) -> String {
     if let Some(transaction) = result.transaction {
         let _ = writeln!(
             text,
-            "transaction {transaction} keeps it; `netsilo undo --last` restores the state before"
+            "transaction {transaction} keeps it; `{undo}` restores the state before"
         );
     }
     text
@@ -393,12 +393,12 @@ mod tests {
             transaction: Some(3),
         };
         result.words = result.outcome();
-        let won = render(&result);
+        let won = render(&result, "netsilo undo --last");
         (result.result, result.transaction) = (RaceResult::NoDifferenceShown, None);
         result.words = result.outcome();
-        let none = render(&result);
+        let none = render(&result, "netsilo undo --last");
         result.interrupted = true;
-        let interrupted = render(&result);
+        let interrupted = render(&result, "netsilo undo --last");
         result.candidates.iter_mut().for_each(|it| it.standing.change = None);
         let short = result.outcome();
         let end = |text: &str| {

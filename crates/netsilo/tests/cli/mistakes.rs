@@ -23,6 +23,17 @@ fn near_misses_are_named() {
 }
 
 #[test]
+fn hints_repeat_what_the_command_was_given() {
+    let dir = tempfile::tempdir().unwrap();
+    let dir = dir.path().join("its state");
+    let list = ["undo", "--transaction", "9", "--state-dir", dir.to_str().unwrap()];
+    let hint = format!("netsilo undo --list --state-dir '{}' shows them", dir.display());
+    assert!(stderr(&run(&list)).contains(&hint), "{}", stderr(&run(&list)));
+    let check = run(&["check", "--from", &VIRTIO]);
+    assert!(stderr(&check).contains(&format!("netsilo plan --from {}", *VIRTIO)), "{check:?}");
+}
+
+#[test]
 fn with_json_each_failure_is_json_on_standard_error() {
     for (words, exit_code) in [
         (&["check", "--json", "--from", "/nowhere"][..], 1),
