@@ -95,6 +95,18 @@ impl Terminal {
         let program = env!("CARGO_BIN_EXE_netsilo");
         self.run(&format!("{program} top {arguments}; echo code $?"));
     }
+
+    /// The same, and returns the process id of top when it shows its first page.
+    fn top_of(&self, arguments: &str) -> i32 {
+        let (pid, program) = (self.dir.path().join("pid"), env!("CARGO_BIN_EXE_netsilo"));
+        let file = pid.display();
+        // the shell's process id becomes that of top
+        self.run(&format!(
+            "(sh -c 'echo $$ >{file}; exec {program} top {arguments}'; echo code $?)"
+        ));
+        self.sees("[1 map]");
+        std::fs::read_to_string(pid).unwrap().trim().parse().unwrap()
+    }
 }
 
 impl Drop for Terminal {
@@ -118,7 +130,7 @@ fn a_bundle_is_looked_at_by_keys_and_the_terminal_is_restored() {
     terminal.sees("▶ eth0 rx-3");
     terminal.keys(&["Tab", "Tab", "/", "r", "e", "d", "i", "s", "Enter"]);
     terminal.sees("only rows with \"redis\"");
-    terminal.keys(&["5", "?"]);
+    terminal.keys(&["5", "?", "PageDown"]);
     terminal.sees("a filled diamond");
     terminal.keys(&["q"]);
     terminal.sees("[5 findings");
@@ -151,6 +163,14 @@ fn a_size_change_is_followed() {
     let title = || terminal.screen().lines().next().unwrap_or_default().to_owned();
     let fits = |title: &String| title.chars().count() == 60 && title.ends_with("a bundle");
     until("60 columns", title, fits).unwrap();
+    // with the first key, the list of keys replaces the note
+    terminal.keys(&["Down"]);
+    terminal.sees("q quit");
+    terminal.tmux(&["resize-window", "-y", "10"]);
+    let rows = || terminal.screen().lines().count();
+    until("10 rows", rows, |rows| *rows == 10).unwrap();
+    terminal.sees("× 100% redis-s…");
+    terminal.sees("q quit");
     terminal.keys(&["q"]);
     terminal.sees("code 0");
 }
@@ -235,16 +255,7 @@ fn a_panic_restores_the_terminal_and_prints_its_message_there() {
 #[test]
 fn sigterm_restores_the_terminal() {
     let Some(terminal) = Terminal::start() else { return };
-    let pid = terminal.dir.path().join("pid");
-    let program = env!("CARGO_BIN_EXE_netsilo");
-    // the shell's process id becomes that of top
-    terminal.run(&format!(
-        "(sh -c 'echo $$ >{}; exec {program} top --from {}'; echo code $?)",
-        pid.display(),
-        &*VIRTIO
-    ));
-    terminal.sees("[1 map]");
-    let pid: i32 = std::fs::read_to_string(pid).unwrap().trim().parse().unwrap();
+    let pid = terminal.top_of(&format!("--from {}", &*VIRTIO));
     let process = rustix::process::Pid::from_raw(pid).unwrap();
     rustix::process::kill_process(process, rustix::process::Signal::TERM).unwrap();
     terminal.sees("code 0");
@@ -299,7 +310,7 @@ fn a_plan_is_applied_kept_and_undone_on_a_real_netdev() {
     terminal.keys(&["y"]);
     terminal.sees("applied; c keeps it, u undoes it");
     assert_eq!(rps(), [3, 3]);
-    terminal.sees("transaction 1 (2 changes): restored in ");
+    terminal.sees("transaction 1 (2 changes)  restored in ");
     terminal.keys(&["c"]);
     terminal.sees_not("transaction 1 is kept", "restored in");
     terminal.keys(&["q", "u"]);

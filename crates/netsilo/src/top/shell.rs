@@ -145,7 +145,7 @@ impl Shell<'_> {
     ) -> Result<State> {
         state.now = since_boot();
         loop {
-            screen.draw(|frame| draw(frame, &state))?;
+            screen.draw(|frame| draw(frame.buffer_mut(), &state))?;
             let mut event = Some(next(events, &state));
             // process all events before the next picture
             while let Some(now) = event.take() {
@@ -239,7 +239,7 @@ fn explained(window: &Window, subject: &Subject) -> Event {
     let text = answer
         .map(|why| views::why::render(&why, Presentation::default()).to_string())
         .map_err(|error| error.to_string());
-    Event::Explained(format!("why {subject}"), text)
+    Event::Explained(subject.to_string(), text)
 }
 
 /// Waits for the next event. While a transaction awaits its confirmation, the clock is also an

@@ -85,6 +85,18 @@ pub(crate) enum Overlay {
     Busy(Text),
 }
 
+impl Overlay {
+    /// Its text; `None` for a question over the page.
+    pub(crate) fn text(&self) -> Option<&Text> {
+        match self {
+            Self::Text(text) | Self::Plan(_, text) | Self::AskApply(_, text) | Self::Busy(text) => {
+                Some(text)
+            }
+            Self::AskUndo => None,
+        }
+    }
+}
+
 /// A transaction that is restored unless it is confirmed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Pending {
@@ -121,6 +133,19 @@ impl History {
         }
         add(&mut self.read, window.report.totals.locality.bytes_per_s);
     }
+}
+
+/// The newest of some past values, one character for each, the newest at the right.
+pub(crate) fn sparkline(
+    past: &VecDeque<f64>,
+    highest: f64,
+    length: usize,
+    palette: Palette,
+) -> String {
+    let shown = past.iter().skip(past.len().saturating_sub(length));
+    let level = |value: &f64| if highest > 0.0 { palette.level(value / highest) } else { ' ' };
+    let text: String = shown.map(level).collect();
+    format!("{text:>length$}")
 }
 
 /// Where windows come from.

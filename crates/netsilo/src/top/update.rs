@@ -42,7 +42,7 @@ pub(crate) enum Event {
     Ended(String),
     /// A plan was made.
     Planned(Result<Arc<Plan>, String>),
-    /// An explanation was made.
+    /// The work on a part of the machine was explained.
     Explained(String, Result<String, String>),
     /// A step of an apply or undo.
     Step(String),
@@ -109,8 +109,10 @@ pub(crate) fn update(mut state: State, event: Event) -> (State, Option<Request>)
             state.overlay = Some(Overlay::Plan(plan, text));
             None
         }
-        Event::Explained(title, Ok(text)) => {
-            state.overlay = Some(Overlay::Text(Text::new(title, &text)));
+        Event::Explained(subject, Ok(text)) => {
+            let row = in_full(&state, &subject).map_or_else(String::new, |row| row + "\n");
+            state.overlay =
+                Some(Overlay::Text(Text::new(format!("why {subject}"), &(row + &text))));
             None
         }
         Event::Planned(Err(why)) | Event::Explained(_, Err(why)) => {
@@ -290,7 +292,7 @@ fn on_page(mut state: State, key: KeyCode) -> (State, Option<Request>) {
         }
         KeyCode::Tab => state.page = beside(state.page, 1),
         KeyCode::BackTab => state.page = beside(state.page, Page::ALL.len() - 1),
-        KeyCode::Char('?') | KeyCode::F(1) => state.overlay = Some(Overlay::Text(help::text())),
+        KeyCode::Char('?') | KeyCode::F(1) => state.overlay = Some(Overlay::Text(help(&state))),
         KeyCode::Char('/') => state.typing = true,
         KeyCode::Esc => state.filter.clear(),
         KeyCode::Char(' ') => {
@@ -396,8 +398,28 @@ fn explain(state: &mut State) -> Option<Request> {
             state.overlay = Some(Overlay::Text(text));
             None
         }
-        Page::Consumers | Page::Decisions => None,
+        Page::Consumers | Page::Decisions => {
+            let text = in_full(state, &selected)?;
+            state.overlay = Some(Overlay::Text(Text::new("all columns", &text)));
+            None
+        }
     }
+}
+
+/// A row of the current table with all its columns.
+fn in_full(state: &State, key: &str) -> Option<String> {
+    pages::listing(state, state.window.as_deref()?)?.in_full(key)
+}
+
+/// The keys, and the notes of the current table, for which a small terminal has no room.
+fn help(state: &State) -> Text {
+    let mut text = help::text();
+    let listing = state.window.as_deref().and_then(|window| pages::listing(state, window));
+    if let Some(listing) = listing.filter(|listing| !listing.notes.is_empty()) {
+        text.lines.extend([String::new(), format!("notes on the page {}", state.page.name())]);
+        text.lines.extend(listing.note_lines().iter().map(|note| format!("  {note}")));
+    }
+    text
 }
 
 /// A finding with its evidence and remedies, then the page about its kind.
