@@ -263,6 +263,19 @@ fn sigterm_restores_the_terminal() {
 }
 
 #[test]
+fn a_terminal_that_says_it_is_huge_costs_little_memory() {
+    let Some(terminal) = Terminal::start() else { return };
+    terminal.run("stty rows 65535 cols 65535");
+    let pid = terminal.top_of(&format!("--from {}", &*VIRTIO));
+    let status = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap();
+    let peak = status.lines().find_map(|line| line.strip_prefix("VmHWM:")).unwrap();
+    let kb: u32 = peak.trim().trim_end_matches(" kB").parse().unwrap();
+    assert!(kb < 200_000, "{kb} kB");
+    terminal.keys(&["q"]);
+    terminal.sees_not("code 0", "[1 map]");
+}
+
+#[test]
 fn without_a_terminal_top_says_what_to_use_instead() {
     let mut top = Command::new(env!("CARGO_BIN_EXE_netsilo"));
     let output = top.args(["top", "--from", &VIRTIO]).output().unwrap();

@@ -5,20 +5,34 @@
 //! `Screen::drop`, or by the panic hook before the panic's own message.
 
 use std::fs::File;
-use std::io::{IsTerminal as _, Read as _, Seek as _, Write as _};
+use std::io::{IsTerminal as _, Read as _, Seek as _, Write as _, stdout};
 use std::os::fd::OwnedFd;
 use std::panic;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use anyhow::{Context as _, Result};
 use ratatui::crossterm::event::{self, KeyCode, KeyEvent, KeyEventKind, KeyModifiers};
-use ratatui::{DefaultTerminal, Frame};
+use ratatui::crossterm::execute;
+use ratatui::crossterm::terminal::{Clear, ClearType, EnterAlternateScreen, size};
+use ratatui::layout::Rect;
+use ratatui::{DefaultTerminal, Frame, TerminalOptions, Viewport};
 
 use crate::tell::exit::{Exit, ExitError};
 use crate::top::update::Event;
 
+/// The largest size that is drawn. A larger terminal shows the screen in its upper left part.
+///
+/// A terminal may say that it has 65535 columns and rows, for which ratatui would need 400 GB. This
+/// size needs 30 MB.
+const LARGEST: (u16, u16) = (1000, 300);
+
+/// What is drawn if the terminal does not know its size, as on a serial line.
+const UNKNOWN: (u16, u16) = (80, 24);
+
 /// The terminal while it shows the screen.
 pub(super) struct Screen {
+    /// The part of the terminal that is drawn.
+    pub(super) area: Rect,
     terminal: DefaultTerminal,
     messages: Arc<Messages>,
 }
@@ -57,7 +71,7 @@ impl Messages {
 impl Screen {
     /// Takes over the terminal. Fails if standard input or output is not a terminal.
     pub(super) fn open() -> Result<Self> {
-        if !std::io::stdout().is_terminal() || !std::io::stdin().is_terminal() {
+        if !stdout().is_terminal() || !std::io::stdin().is_terminal() {
             let words = "top needs a terminal; netsilo show prints the same once";
             return Err(ExitError(Exit::Usage, words.into()).into());
         }
@@ -69,14 +83,41 @@ impl Screen {
             kept.release();
             before(info);
         }));
-        let terminal = ratatui::try_init().inspect_err(|_| messages.release());
-        Ok(Self { terminal: terminal.context("cannot use the terminal")?, messages })
+        let area = area();
+        let options = TerminalOptions { viewport: Viewport::Fixed(area) };
+        let terminal = ratatui::try_init_with_options(options).inspect_err(|_| messages.release());
+        let terminal = terminal.context("cannot use the terminal")?;
+        let mut screen = Self { area, terminal, messages };
+        execute!(stdout(), EnterAlternateScreen).context("cannot write to the terminal")?;
+        screen.clear()?;
+        Ok(screen)
     }
 
     /// Draws. Only what differs from the last picture is sent to the terminal.
     pub(super) fn draw(&mut self, draw: impl FnOnce(&mut Frame<'_>)) -> Result<()> {
+        let area = area();
+        if area != self.area {
+            self.area = area;
+            self.clear()?;
+        }
         self.terminal.draw(draw).map(|_| ()).context("cannot write to the terminal")
     }
+
+    /// Makes the next picture complete. `Terminal::clear` would ask the terminal for the cursor,
+    /// and the thread of keys would read the answer.
+    fn clear(&mut self) -> Result<()> {
+        execute!(stdout(), Clear(ClearType::All)).context("cannot write to the terminal")?;
+        self.terminal.resize(self.area).context("cannot write to the terminal")
+    }
+}
+
+/// The part of the terminal that is drawn.
+fn area() -> Rect {
+    let (columns, rows) = match size() {
+        Ok((0, _) | (_, 0)) | Err(_) => UNKNOWN,
+        Ok(size) => size,
+    };
+    Rect::new(0, 0, columns.min(LARGEST.0), rows.min(LARGEST.1))
 }
 
 impl Drop for Screen {
