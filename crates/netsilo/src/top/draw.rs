@@ -117,8 +117,7 @@ fn title(window: &Window, room: usize) -> String {
 /// The pages with their names. If they do not fit, only the current page has its name.
 fn draw_tabs(pen: &mut Pen<'_>, state: &State) {
     let count = |severity| {
-        let findings = state.window.iter().flat_map(|window| &window.check.findings);
-        findings.filter(|finding| finding.severity == severity).count()
+        state.history.findings.iter().filter(|seen| seen.finding.severity == severity).count()
     };
     let (critical, warnings) = (count(Severity::Critical), count(Severity::Warning));
     let tab = |number: usize, page: Page| match page {

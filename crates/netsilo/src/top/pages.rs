@@ -18,7 +18,7 @@ pub(crate) fn listing(state: &State, window: &Window) -> Option<Listing> {
         Page::Queues => queues::listing(window),
         Page::Cpus => cpus::listing(state, window),
         Page::Consumers => consumers::listing(window, state.palette),
-        Page::Findings => findings::listing(window, state.palette),
+        Page::Findings => findings::listing(state, window),
         Page::Decisions => decisions::listing(window),
     };
     Some(listing.arranged(&state.filter, state.view().sort))

@@ -185,7 +185,7 @@ impl Shell<'_> {
                 self.pace.pause(paused);
                 None
             }
-            Request::Plan(fix) => state.window.as_deref().map(|window| {
+            Request::Plan(fix) => state.window_of(fix.as_ref()).map(|window| {
                 let is_bundle = state.source != Source::Live;
                 let plan = changes::plan(window, &self.args.goal, fix, is_bundle);
                 Event::Planned(plan.map(Arc::new).map_err(in_words))

@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use netsilo_decide::control::{LogEntry, LogKind};
 use netsilo_decide::judge::annotate::plan_with_verdicts;
+use netsilo_decide::judge::fix::FixRequest;
 use netsilo_decide::plan::{Goal, Plan};
 use netsilo_model::cost::weights::Costs;
 use netsilo_model::derive::analysis::Analysis;
@@ -419,6 +420,35 @@ fn a_message_is_shown_whole() {
     let (state, _) = update(state_of(&bad()), Event::Planned(Err(why)));
     let text = screen(&state, (60, 15));
     assert!(text.contains("which ends here"), "{text}");
+}
+
+#[test]
+fn a_finding_does_not_blink() {
+    let well = window_of(&scene("already-good/before.json"));
+    let (state, _) = press(state_of(&bad()), "5↓");
+    let keys = |state: &State| pages::keys(state);
+    let (before, selected) = (keys(&state), state.view().selected.clone());
+    assert!(before.len() > 1 && selected.is_some());
+    // windows of 10 s without the findings
+    let (state, _) = update(state, Event::Window(well.clone()));
+    assert_eq!(keys(&state)[..before.len()], before);
+    let text = screen(&state, (100, 24));
+    assert!(text.contains("! 10s ago") && text.contains("findings 2!"), "{text}");
+    let (text, _) = press(state.clone(), "\n");
+    assert!(screen(&text, (100, 24)).contains("last seen 10s ago"));
+    let (_, request) = press(state.clone(), "p");
+    let Some(Request::Plan(Some(fix))) = request else { panic!("{request:?}") };
+    assert_eq!(Some(fix.to_string()), selected);
+    let of_fix = state.window_of(Some(&fix)).unwrap();
+    assert!(of_fix.check.findings.iter().any(|finding| FixRequest::of(finding) == fix));
+    assert_eq!(of_fix.report.netdevs[0].queues.len(), 4);
+    // it is found again, with the other rows as before
+    let (again, _) = update(state.clone(), Event::Window(window_of(&bad())));
+    assert!(!screen(&again, (100, 24)).contains("ago") && keys(&again)[..before.len()] == before);
+    let gone = [&well; 3]
+        .into_iter()
+        .fold(state, |it, window| update(it, Event::Window(window.clone())).0);
+    assert!(!screen(&gone, (100, 24)).contains("ago"), "after 30 s");
 }
 
 #[test]

@@ -15,7 +15,7 @@ use crate::top::help;
 use crate::top::listing::Sort;
 use crate::top::map::Level;
 use crate::top::pages;
-use crate::top::state::{History, Overlay, Page, Pending, Source, State, Text};
+use crate::top::state::{History, Overlay, Page, Pending, Seen, Source, State, Text};
 use crate::top::window::Window;
 use crate::views;
 
@@ -394,7 +394,7 @@ fn explain(state: &mut State) -> Option<Request> {
     match state.page {
         Page::Map | Page::Queues | Page::Cpus => selected.parse().ok().map(Request::Why),
         Page::Findings => {
-            let text = finding(state.window.as_deref()?, &selected)?;
+            let text = finding(state.history.finding(&selected)?);
             state.overlay = Some(Overlay::Text(text));
             None
         }
@@ -423,11 +423,12 @@ fn help(state: &State) -> Text {
 }
 
 /// A finding with its evidence and remedies, then the page about its kind.
-fn finding(window: &Window, key: &str) -> Option<Text> {
-    let findings = &window.check.findings;
-    let finding = findings.iter().find(|it| FixRequest::of(it).to_string() == key)?;
+fn finding(seen: &Seen) -> Text {
+    let id = seen.finding.id;
     let mut text = Styled::default();
-    views::check::one(&mut text, finding, true);
-    let page = FindingId::page(finding.id);
-    Some(Text::new(finding.id.as_str(), &format!("{text}\n{page}")))
+    views::check::one(&mut text, &seen.finding, true);
+    let earlier = seen.earlier().map_or_else(String::new, |ago| {
+        format!("last seen {ago}: the newest window does not show it\n\n")
+    });
+    Text::new(id.as_str(), &format!("{earlier}{text}\n{}", FindingId::page(id)))
 }
