@@ -8,6 +8,7 @@ use std::collections::BTreeMap;
 
 use netsilo_model::derive::analysis::Analysis;
 use netsilo_model::derive::coverage::{StageCoverage, coverage, driver_counters};
+use netsilo_model::drivers::counters;
 use netsilo_model::drivers::loss_stage::LossStage;
 use netsilo_model::snapshot::netdev::Netdev;
 use netsilo_model::snapshot::sockets::SocketKind;
@@ -172,13 +173,18 @@ const STATISTICS: &[(&str, LossStage, &str)] = &[
     ),
 ];
 
+/// The netdev at the beginning of the interval.
+fn netdev_before<'a>(analysis: &'a Analysis<'_>, netdev: &Netdev) -> Option<&'a Netdev> {
+    let same = |old: &&Netdev| old.ifindex == netdev.ifindex && old.name == netdev.name;
+    analysis.observation.before.netdevs.iter().find(same)
+}
+
 fn netdev_lines(
     analysis: &Analysis<'_>,
     netdev: &Netdev,
     book: &mut BTreeMap<LossStage, Vec<LossCounter>>,
 ) {
-    let same = |old: &&Netdev| old.ifindex == netdev.ifindex && old.name == netdev.name;
-    let before = analysis.observation.before.netdevs.iter().find(same);
+    let before = netdev_before(analysis, netdev);
     for (counter, place, aside) in STATISTICS {
         let Some(value) = netdev.statistics.get(*counter) else { continue };
         let old = before.and_then(|before| before.statistics.get(*counter));
@@ -204,6 +210,29 @@ fn netdev_lines(
             source,
         });
     }
+}
+
+/// Packets per second that each rx queue lost, of the queues whose losses the driver counts. The
+/// largest of a queue's counters, as for the stages.
+pub fn queue_drops(analysis: &Analysis<'_>) -> BTreeMap<Subject, f64> {
+    let mut drops = BTreeMap::new();
+    let seconds = analysis.rates.elapsed.as_secs_f64();
+    for netdev in &analysis.after().netdevs {
+        let Some(before) = netdev_before(analysis, netdev) else { continue };
+        let stats = |netdev: &Netdev| -> BTreeMap<String, u64> {
+            let stats = netdev.ethtool.as_ref().and_then(|ethtool| ethtool.stats.value());
+            stats.into_iter().flatten().cloned().collect()
+        };
+        let (driver, old) = (netdev.driver.as_deref().unwrap_or_default(), stats(before));
+        for (name, value) in stats(netdev) {
+            let queue = counters::row(driver, &name).and_then(|row| row.queue(&name));
+            let lost = old.get(&name).and_then(|old| value.checked_sub(*old));
+            let (Some(queue), Some(lost)) = (queue, lost) else { continue };
+            let most = drops.entry(Subject::Queue(netdev.name.clone(), queue)).or_insert(0.0);
+            *most = f64::max(*most, lost as f64 / seconds);
+        }
+    }
+    drops
 }
 
 fn non_empty(aside: &str) -> Option<String> {

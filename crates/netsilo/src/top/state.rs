@@ -116,6 +116,8 @@ pub(crate) struct Pending {
 pub(crate) struct History {
     /// Share of each CPU's time in use.
     pub(crate) busy: BTreeMap<CpuId, VecDeque<f64>>,
+    /// Packets per second of each rx queue.
+    pub(crate) packets: BTreeMap<String, VecDeque<f64>>,
     /// Bytes per second read from queues.
     pub(crate) read: VecDeque<f64>,
     /// The problems found in this window, and in earlier ones up to [`FINDINGS_STAY`] ago. The most
@@ -162,6 +164,11 @@ impl History {
         for line in &window.report.cpus {
             if let Some(shares) = line.shares {
                 add(self.busy.entry(line.cpu).or_default(), shares.busy());
+            }
+        }
+        for silo in window.report.netdevs.iter().flat_map(|netdev| &netdev.queues) {
+            if let Some(rate) = silo.packets_per_s {
+                add(self.packets.entry(silo.label()).or_default(), rate);
             }
         }
         add(&mut self.read, window.report.totals.locality.bytes_per_s);

@@ -10,7 +10,9 @@ use netsilo_decide::judge::fix::FixRequest;
 use netsilo_decide::plan::{Goal, Plan};
 use netsilo_model::cost::weights::Costs;
 use netsilo_model::derive::analysis::Analysis;
+use netsilo_model::machine::reading::Reading;
 use netsilo_model::parse::sanitize::is_control;
+use netsilo_model::snapshot::ethtool::Ethtool;
 use netsilo_model::synthetic::scene::Scene;
 use netsilo_sys::daemon::self_cost::SelfCost;
 use ratatui::Terminal;
@@ -449,6 +451,27 @@ fn a_finding_does_not_blink() {
         .into_iter()
         .fold(state, |it, window| update(it, Event::Window(window.clone())).0);
     assert!(!screen(&gone, (100, 24)).contains("ago"), "after 30 s");
+}
+
+#[test]
+fn the_page_of_queues_shows_past_packets_and_drops() {
+    let mut observation = bad().observation();
+    for (netdevs, drops) in
+        [(&mut observation.before.netdevs, 1000), (&mut observation.after.netdevs, 1500)]
+    {
+        let stats =
+            vec![("rx_queue_1_drops".to_owned(), drops), ("rx1_hw_drops".into(), drops + 1)];
+        let ethtool = Ethtool { stats: Reading::Value(stats), ..Ethtool::unavailable("a test") };
+        netdevs[0].ethtool = Some(ethtool);
+    }
+    let none = || Err(String::new());
+    let lossy = Arc::new(Window::new(observation, &Costs::default(), none()));
+    let (state, _) = press(state_of(&bad()), "2");
+    let (state, _) = update(state, Event::Window(lossy));
+    let text = screen(&state, (80, 24));
+    let row = |queue: &str| text.lines().find(|line| line.contains(queue)).unwrap().to_owned();
+    assert!(row("rx-1").contains("██") && row("rx-1").contains(" 50.0 "), "{text}");
+    assert!(row("rx-0").contains(" - "), "{text}");
 }
 
 #[test]
