@@ -263,6 +263,26 @@ fn sigterm_restores_the_terminal() {
 }
 
 #[test]
+fn ctrl_z_gives_the_terminal_to_the_shell_until_fg() {
+    let Some(terminal) = Terminal::start() else { return };
+    terminal.top(&format!("--from {}", &*VIRTIO));
+    terminal.sees("[1 map]");
+    for page in ["[2 queues]", "[3 cpus]"] {
+        terminal.keys(&["C-z"]);
+        // 128 and SIGTSTP
+        terminal.sees_not("code 148", "[1 map]");
+        terminal.is_restored();
+        terminal.run("clear; echo code 148; fg");
+        terminal.sees_not("a bundle", "code 148");
+        terminal.keys(&["Tab"]);
+        terminal.sees(page);
+    }
+    terminal.keys(&["q"]);
+    terminal.sees_not("$", "[3 cpus]");
+    terminal.is_restored();
+}
+
+#[test]
 fn a_terminal_that_says_it_is_huge_costs_little_memory() {
     let Some(terminal) = Terminal::start() else { return };
     terminal.run("stty rows 65535 cols 65535");
@@ -273,6 +293,16 @@ fn a_terminal_that_says_it_is_huge_costs_little_memory() {
     assert!(kb < 200_000, "{kb} kB");
     terminal.keys(&["q"]);
     terminal.sees_not("code 0", "[1 map]");
+}
+
+#[test]
+fn a_dumb_terminal_is_refused_with_another_command() {
+    let Some(terminal) = Terminal::start() else { return };
+    terminal.run("export TERM=dumb");
+    terminal.top(&format!("--from {}", &*VIRTIO));
+    terminal.sees("top cannot draw on a terminal with TERM=dumb; use netsilo show --watch");
+    terminal.sees("code 2");
+    terminal.is_restored();
 }
 
 #[test]

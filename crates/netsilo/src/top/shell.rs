@@ -16,7 +16,7 @@ use netsilo_model::derive::analysis::Analysis;
 use netsilo_model::snapshot::subject::Subject;
 use netsilo_sys::bundle::Bundle;
 use netsilo_sys::clock::since_boot;
-use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
+use signal_hook::consts::{SIGCONT, SIGHUP, SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 
 use crate::args::state_dir::StateDir;
@@ -62,20 +62,20 @@ pub(super) fn run(
     shell.run(&mut screen, &events, state)
 }
 
-/// Catches the signals that end the program.
+/// Catches the signals that end or continue the program.
 ///
 /// Call it before a bundle is opened: the owner of temporary folders ends the program on signals
 /// that nothing has caught by then.
 pub(super) fn signals() -> Result<Signals> {
-    Signals::new([SIGTERM, SIGHUP, SIGINT]).context("cannot wait for signals")
+    Signals::new([SIGTERM, SIGHUP, SIGINT, SIGCONT]).context("cannot wait for signals")
 }
 
 /// Starts the threads of keys and of signals.
 fn listen(mut signals: Signals, send: &Sender<Event>) -> Result<()> {
-    let quit = send.clone();
+    let caught = send.clone();
     start("signals", send, move || {
-        signals.forever().next();
-        let _ = quit.send(Event::Quit);
+        let event = |signal| if signal == SIGCONT { Event::Continued } else { Event::Quit };
+        signals.forever().map(event).try_for_each(|event| caught.send(event)).ok();
         Ok(())
     })?;
     let keys = send.clone();
@@ -156,6 +156,8 @@ impl Shell<'_> {
                 match request {
                     Some(Request::Quit) => return Ok(state),
                     Some(Request::Fail) => bail!("a part of top has failed, as printed above"),
+                    Some(Request::Suspend) => screen.suspend()?,
+                    Some(Request::Resume) => screen.resume()?,
                     Some(request) => self.perform(request, &state)?,
                     None => {}
                 }
@@ -172,7 +174,8 @@ impl Shell<'_> {
 
     fn perform(&mut self, request: Request, state: &State) -> Result<()> {
         let answer = match request {
-            Request::Quit | Request::Fail => None,
+            // done by `run`
+            Request::Quit | Request::Fail | Request::Suspend | Request::Resume => None,
             Request::Interval(length) => {
                 self.pace.set_interval(length);
                 None

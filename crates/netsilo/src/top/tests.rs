@@ -475,6 +475,16 @@ fn the_page_of_queues_shows_past_packets_and_drops() {
 }
 
 #[test]
+fn ctrl_z_and_the_return_to_the_foreground_are_for_the_terminal() {
+    let state = planned(state_of(&bad()));
+    let (state, request) = update(state, Event::Suspended);
+    assert_eq!(request, Some(Request::Suspend));
+    let (state, request) = update(state, Event::Continued);
+    assert_eq!(request, Some(Request::Resume));
+    assert!(matches!(state.overlay, Some(Overlay::Plan(..))));
+}
+
+#[test]
 fn keys_choose_the_page() {
     let page = |keys: &str| press(state_of(&bad()), keys).0.page;
     assert_eq!([page("3"), page("\t"), page("6\t")], [Page::Cpus, Page::Queues, Page::Map]);

@@ -44,6 +44,10 @@ pub(crate) enum Event {
     Planned(Result<Arc<Plan>, String>),
     /// The work on a part of the machine was explained.
     Explained(String, Result<String, String>),
+    /// The user presses Ctrl-Z.
+    Suspended,
+    /// The program runs again after it was stopped.
+    Continued,
     /// A step of an apply or undo.
     Step(String),
     /// The plan is written.
@@ -63,6 +67,10 @@ pub(crate) enum Request {
     Quit,
     /// End with a failure.
     Fail,
+    /// Give the terminal to the shell until the program is continued.
+    Suspend,
+    /// Take over the terminal again.
+    Resume,
     /// Observe at another interval from now on.
     Interval(Duration),
     /// Step by this many windows of a bundle. Negative means back.
@@ -87,6 +95,8 @@ pub(crate) fn update(mut state: State, event: Event) -> (State, Option<Request>)
         Event::Key(key) => return pressed(state, key),
         Event::Quit => Some(Request::Quit),
         Event::Panicked => Some(Request::Fail),
+        Event::Suspended => Some(Request::Suspend),
+        Event::Continued => Some(Request::Resume),
         Event::Resized => None,
         Event::Now(now) => return ticked(state, now),
         Event::Window(window) => {
