@@ -306,6 +306,25 @@ fn a_dumb_terminal_is_refused_with_another_command() {
 }
 
 #[test]
+fn w_saves_each_page_to_a_new_file() {
+    let Some(terminal) = Terminal::start() else { return };
+    let dir = terminal.dir.path();
+    terminal.run(&format!("cd {}", dir.display()));
+    terminal.top(&format!("--from {}", &*VIRTIO));
+    terminal.sees("[1 map]");
+    terminal.keys(&["2", "w"]);
+    terminal.sees("written to netsilo-queues-1.txt");
+    std::fs::write(dir.join("netsilo-queues-1.txt"), "mine").unwrap();
+    terminal.keys(&["w"]);
+    terminal.sees("written to netsilo-queues-2.txt");
+    let read = |number| std::fs::read_to_string(dir.join(format!("netsilo-queues-{number}.txt")));
+    assert_eq!(read(1).unwrap(), "mine");
+    assert!(read(2).unwrap().contains("eth0 rx-3"));
+    terminal.keys(&["q"]);
+    terminal.sees("code 0");
+}
+
+#[test]
 fn without_a_terminal_top_says_what_to_use_instead() {
     let mut top = Command::new(env!("CARGO_BIN_EXE_netsilo"));
     let output = top.args(["top", "--from", &VIRTIO]).output().unwrap();

@@ -211,7 +211,7 @@ fn bottom(state: &State, room: usize) -> (Vec<String>, Meaning, u8) {
         (Some(Overlay::Busy(_)), ..) => ("writing".into(), Meaning::Title),
         (Some(overlay), ..) => {
             let apply = if matches!(overlay, Overlay::Plan(..)) { "a apply" } else { "" };
-            let keys = [(apply, 1), ("up/down scroll", 3), ("esc back", 2)];
+            let keys = [(apply, 1), ("up/down scroll", 3), ("w save", 4), ("esc back", 2)];
             return (vec![beside(room, keys)], Meaning::Quiet, 2);
         }
         _ if state.typing => (format!("/{}_", state.filter), Meaning::Title),
@@ -227,6 +227,7 @@ fn bottom(state: &State, room: usize) -> (Vec<String>, Meaning, u8) {
                 ("enter explain", 4),
                 ("p plan", 3),
                 ("u undo", 5),
+                ("w save", 8),
                 ("q quit", 2),
             ];
             return (vec![beside(room, keys)], Meaning::Quiet, 2);

@@ -10,6 +10,7 @@ pages
   /                  show only rows that contain a text; Esc: all rows
   s, r               sort by the next column; reverse
   z, left, right     the map's columns: cpus, cores, caches, nodes; scroll
+  w                  save the page, or the text over it, to a new file here
   Ctrl-Z             back to the shell; fg continues
 
 time

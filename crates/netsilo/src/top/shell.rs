@@ -23,6 +23,7 @@ use crate::args::state_dir::StateDir;
 use crate::tell::presentation::Presentation;
 use crate::top::args::Args;
 use crate::top::draw::draw;
+use crate::top::save::save;
 use crate::top::source::{Pace, Recording};
 use crate::top::state::{Source, State};
 use crate::top::terminal::{Screen, next_event};
@@ -158,6 +159,10 @@ impl Shell<'_> {
                     Some(Request::Fail) => bail!("a part of top has failed, as printed above"),
                     Some(Request::Suspend) => screen.suspend()?,
                     Some(Request::Resume) => screen.resume()?,
+                    Some(Request::Save) => {
+                        let saved = save(&state, screen.area.width).map_err(in_words);
+                        let _ = self.send.send(Event::Saved(saved));
+                    }
                     Some(request) => self.perform(request, &state)?,
                     None => {}
                 }
@@ -175,7 +180,9 @@ impl Shell<'_> {
     fn perform(&mut self, request: Request, state: &State) -> Result<()> {
         let answer = match request {
             // done by `run`
-            Request::Quit | Request::Fail | Request::Suspend | Request::Resume => None,
+            Request::Quit | Request::Fail | Request::Suspend | Request::Resume | Request::Save => {
+                None
+            }
             Request::Interval(length) => {
                 self.pace.set_interval(length);
                 None

@@ -23,10 +23,10 @@ use serde_json::{Value, json};
 use crate::tell::palette::{Depth, Meaning, Palette};
 use crate::tell::status::{ConfigStatus, Mode, Status};
 use crate::top::draw::draw;
-use crate::top::pages;
 use crate::top::state::{Overlay, Page, Pending, Source, State};
 use crate::top::update::{Event, Request, update};
 use crate::top::window::Window;
+use crate::top::{pages, save};
 
 const SIZES: [(u16, u16); 3] = [(80, 24), (120, 40), (200, 60)];
 
@@ -348,7 +348,7 @@ fn a_short_terminal_drops_whole_parts_and_no_part_overlaps_another() {
 #[test]
 fn the_keys_are_shown_whole_and_the_most_important_ones_last_of_all() {
     let keys = |width| screen(&state_of(&bad()), (width, 15)).lines().last().unwrap().to_owned();
-    let all = "? help  / filter  space freeze  enter explain  p plan  u undo  q quit";
+    let all = "? help  / filter  space freeze  enter explain  p plan  u undo  w save  q quit";
     assert_eq!(keys(80), all);
     for width in 14..80 {
         let shown = keys(width);
@@ -472,6 +472,20 @@ fn the_page_of_queues_shows_past_packets_and_drops() {
     let row = |queue: &str| text.lines().find(|line| line.contains(queue)).unwrap().to_owned();
     assert!(row("rx-1").contains("██") && row("rx-1").contains(" 50.0 "), "{text}");
     assert!(row("rx-0").contains(" - "), "{text}");
+}
+
+#[test]
+fn the_page_is_saved_with_all_rows_and_without_the_keys() {
+    let (state, request) = press(state_of(&large()), "2w");
+    assert_eq!(request, Some(Request::Save));
+    let text = save::text(&state, 80);
+    assert!(text.starts_with("netsilo scene") && text.contains("eth0 rx-63"), "{text}");
+    assert!(!text.contains("q quit") && text.lines().count() < 80, "{text}");
+    let (plan, request) = press(planned(state), "w");
+    assert_eq!(request, Some(Request::Save));
+    assert!(save::text(&plan, 80).starts_with("plan\n\n"));
+    let (state, _) = update(plan, Event::Saved(Ok("netsilo-text-1.txt".into())));
+    assert!(screen(&state, (80, 24)).contains("written to netsilo-text-1.txt"));
 }
 
 #[test]

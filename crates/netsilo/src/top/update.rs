@@ -44,6 +44,8 @@ pub(crate) enum Event {
     Planned(Result<Arc<Plan>, String>),
     /// The work on a part of the machine was explained.
     Explained(String, Result<String, String>),
+    /// The page was written to this file.
+    Saved(Result<String, String>),
     /// The user presses Ctrl-Z.
     Suspended,
     /// The program runs again after it was stopped.
@@ -71,6 +73,8 @@ pub(crate) enum Request {
     Suspend,
     /// Take over the terminal again.
     Resume,
+    /// Write the page, or the text that covers it, to a file.
+    Save,
     /// Observe at another interval from now on.
     Interval(Duration),
     /// Step by this many windows of a bundle. Negative means back.
@@ -125,7 +129,11 @@ pub(crate) fn update(mut state: State, event: Event) -> (State, Option<Request>)
                 Some(Overlay::Text(Text::new(format!("why {subject}"), &(row + &text))));
             None
         }
-        Event::Planned(Err(why)) | Event::Explained(_, Err(why)) => {
+        Event::Saved(Ok(file)) => {
+            state.message = Some(format!("written to {file}"));
+            None
+        }
+        Event::Planned(Err(why)) | Event::Explained(_, Err(why)) | Event::Saved(Err(why)) => {
             state.message = Some(why);
             None
         }
@@ -231,6 +239,10 @@ fn in_overlay(mut state: State, overlay: Overlay, key: KeyCode) -> (State, Optio
             Some(Overlay::Busy(Text::new("settings", "")))
         }
         (Overlay::AskUndo, _) | (_, KeyCode::Esc | KeyCode::Char('q')) => None,
+        (overlay @ (Overlay::Plan(..) | Overlay::Text(_)), KeyCode::Char('w')) => {
+            request = Some(Request::Save);
+            Some(overlay)
+        }
         (Overlay::Plan(plan, text), KeyCode::Char('a')) => ask_apply(&mut state, plan, text),
         (Overlay::Plan(plan, text), key) => Some(Overlay::Plan(plan, scrolled(text, key))),
         (Overlay::Text(_), KeyCode::Enter | KeyCode::Char('?')) => None,
@@ -319,6 +331,7 @@ fn on_page(mut state: State, key: KeyCode) -> (State, Option<Request>) {
             sort.reversed = !sort.reversed;
         }
         KeyCode::Char('z') => zoom(&mut state),
+        KeyCode::Char('w') => request = Some(Request::Save),
         KeyCode::Left => state.left = state.left.saturating_sub(1),
         KeyCode::Right => state.left += 1,
         KeyCode::Enter => request = explain(&mut state),
