@@ -13,6 +13,7 @@ mod help;
 mod listing;
 mod map;
 mod pages;
+mod save;
 mod shell;
 mod source;
 mod state;

@@ -95,6 +95,18 @@ impl Terminal {
         let program = env!("CARGO_BIN_EXE_netsilo");
         self.run(&format!("{program} top {arguments}; echo code $?"));
     }
+
+    /// The same, and returns the process id of top when it shows its first page.
+    fn top_of(&self, arguments: &str) -> i32 {
+        let (pid, program) = (self.dir.path().join("pid"), env!("CARGO_BIN_EXE_netsilo"));
+        let file = pid.display();
+        // the shell's process id becomes that of top
+        self.run(&format!(
+            "(sh -c 'echo $$ >{file}; exec {program} top {arguments}'; echo code $?)"
+        ));
+        self.sees("[1 map]");
+        std::fs::read_to_string(pid).unwrap().trim().parse().unwrap()
+    }
 }
 
 impl Drop for Terminal {
@@ -118,7 +130,7 @@ fn a_bundle_is_looked_at_by_keys_and_the_terminal_is_restored() {
     terminal.sees("▶ eth0 rx-3");
     terminal.keys(&["Tab", "Tab", "/", "r", "e", "d", "i", "s", "Enter"]);
     terminal.sees("only rows with \"redis\"");
-    terminal.keys(&["5", "?"]);
+    terminal.keys(&["5", "?", "PageDown"]);
     terminal.sees("a filled diamond");
     terminal.keys(&["q"]);
     terminal.sees("[5 findings");
@@ -151,6 +163,14 @@ fn a_size_change_is_followed() {
     let title = || terminal.screen().lines().next().unwrap_or_default().to_owned();
     let fits = |title: &String| title.chars().count() == 60 && title.ends_with("a bundle");
     until("60 columns", title, fits).unwrap();
+    // with the first key, the list of keys replaces the note
+    terminal.keys(&["Down"]);
+    terminal.sees("q quit");
+    terminal.tmux(&["resize-window", "-y", "10"]);
+    let rows = || terminal.screen().lines().count();
+    until("10 rows", rows, |rows| *rows == 10).unwrap();
+    terminal.sees("× 100% redis-s…");
+    terminal.sees("q quit");
     terminal.keys(&["q"]);
     terminal.sees("code 0");
 }
@@ -235,20 +255,73 @@ fn a_panic_restores_the_terminal_and_prints_its_message_there() {
 #[test]
 fn sigterm_restores_the_terminal() {
     let Some(terminal) = Terminal::start() else { return };
-    let pid = terminal.dir.path().join("pid");
-    let program = env!("CARGO_BIN_EXE_netsilo");
-    // the shell's process id becomes that of top
-    terminal.run(&format!(
-        "(sh -c 'echo $$ >{}; exec {program} top --from {}'; echo code $?)",
-        pid.display(),
-        &*VIRTIO
-    ));
-    terminal.sees("[1 map]");
-    let pid: i32 = std::fs::read_to_string(pid).unwrap().trim().parse().unwrap();
+    let pid = terminal.top_of(&format!("--from {}", &*VIRTIO));
     let process = rustix::process::Pid::from_raw(pid).unwrap();
     rustix::process::kill_process(process, rustix::process::Signal::TERM).unwrap();
     terminal.sees("code 0");
     terminal.is_restored();
+}
+
+#[test]
+fn ctrl_z_gives_the_terminal_to_the_shell_until_fg() {
+    let Some(terminal) = Terminal::start() else { return };
+    terminal.top(&format!("--from {}", &*VIRTIO));
+    terminal.sees("[1 map]");
+    for page in ["[2 queues]", "[3 cpus]"] {
+        terminal.keys(&["C-z"]);
+        // 128 and SIGTSTP
+        terminal.sees_not("code 148", "[1 map]");
+        terminal.is_restored();
+        terminal.run("clear; echo code 148; fg");
+        terminal.sees_not("a bundle", "code 148");
+        terminal.keys(&["Tab"]);
+        terminal.sees(page);
+    }
+    terminal.keys(&["q"]);
+    terminal.sees_not("$", "[3 cpus]");
+    terminal.is_restored();
+}
+
+#[test]
+fn a_terminal_that_says_it_is_huge_costs_little_memory() {
+    let Some(terminal) = Terminal::start() else { return };
+    terminal.run("stty rows 65535 cols 65535");
+    let pid = terminal.top_of(&format!("--from {}", &*VIRTIO));
+    let status = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap();
+    let peak = status.lines().find_map(|line| line.strip_prefix("VmHWM:")).unwrap();
+    let kb: u32 = peak.trim().trim_end_matches(" kB").parse().unwrap();
+    assert!(kb < 200_000, "{kb} kB");
+    terminal.keys(&["q"]);
+    terminal.sees_not("code 0", "[1 map]");
+}
+
+#[test]
+fn a_dumb_terminal_is_refused_with_another_command() {
+    let Some(terminal) = Terminal::start() else { return };
+    terminal.run("export TERM=dumb");
+    terminal.top(&format!("--from {}", &*VIRTIO));
+    terminal.sees("top cannot draw on a terminal with TERM=dumb; use netsilo show --watch");
+    terminal.sees("code 2");
+    terminal.is_restored();
+}
+
+#[test]
+fn w_saves_each_page_to_a_new_file() {
+    let Some(terminal) = Terminal::start() else { return };
+    let dir = terminal.dir.path();
+    terminal.run(&format!("cd {}", dir.display()));
+    terminal.top(&format!("--from {}", &*VIRTIO));
+    terminal.sees("[1 map]");
+    terminal.keys(&["2", "w"]);
+    terminal.sees("written to netsilo-queues-1.txt");
+    std::fs::write(dir.join("netsilo-queues-1.txt"), "mine").unwrap();
+    terminal.keys(&["w"]);
+    terminal.sees("written to netsilo-queues-2.txt");
+    let read = |number| std::fs::read_to_string(dir.join(format!("netsilo-queues-{number}.txt")));
+    assert_eq!(read(1).unwrap(), "mine");
+    assert!(read(2).unwrap().contains("eth0 rx-3"));
+    terminal.keys(&["q"]);
+    terminal.sees("code 0");
 }
 
 #[test]
@@ -299,7 +372,7 @@ fn a_plan_is_applied_kept_and_undone_on_a_real_netdev() {
     terminal.keys(&["y"]);
     terminal.sees("applied; c keeps it, u undoes it");
     assert_eq!(rps(), [3, 3]);
-    terminal.sees("transaction 1 (2 changes): restored in ");
+    terminal.sees("transaction 1 (2 changes)  restored in ");
     terminal.keys(&["c"]);
     terminal.sees_not("transaction 1 is kept", "restored in");
     terminal.keys(&["q", "u"]);

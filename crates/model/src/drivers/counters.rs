@@ -136,12 +136,21 @@ impl DropCounter {
         self.name.replace("{n}", "*")
     }
 
+    /// The rx queue that lost the packets; `None` if it is not counted by queue, or is no loss.
+    pub fn queue(&self, name: &str) -> Option<u32> {
+        let by_queue = self.aside.is_empty() && self.place.loses() && !self.name.contains("prio");
+        self.number(name.trim()).filter(|_| by_queue)?.parse().ok()
+    }
+
     fn fits(&self, name: &str) -> bool {
-        let Some((before, after)) = self.name.split_once("{n}") else { return self.name == name };
-        let number = name.strip_prefix(before).and_then(|rest| rest.strip_suffix(after));
-        number.is_some_and(|number| {
-            !number.is_empty() && number.bytes().all(|byte| byte.is_ascii_digit())
-        })
+        self.name == name || self.number(name).is_some()
+    }
+
+    fn number<'a>(&self, name: &'a str) -> Option<&'a str> {
+        let (before, after) = self.name.split_once("{n}")?;
+        let number = name.strip_prefix(before)?.strip_suffix(after)?;
+        let digits = !number.is_empty() && number.bytes().all(|byte| byte.is_ascii_digit());
+        digits.then_some(number)
     }
 }
 
@@ -154,6 +163,11 @@ mod tests {
         let place = |driver, name| row(driver, name).map(|row| row.place);
         assert_eq!(place("igb", "rx_queue_12_drops"), Some(LossStage::Ring));
         assert_eq!(place("igb", "rx_queue__drops"), None);
+        let queue = |driver, name| row(driver, name).and_then(|row| row.queue(name));
+        assert_eq!(queue("igb", "rx_queue_12_drops"), Some(12));
+        assert_eq!(queue("bnxt_en", " [3]: rx_discards"), Some(3));
+        assert_eq!(queue("mlx5_core", "rx_prio3_discards"), None, "a priority is no queue");
+        assert_eq!(queue("igb", "rx_queue_1_alloc_failed"), None, "no loss");
         assert_eq!(place("virtio_net", "rx_queue_0_xdp_drops"), Some(LossStage::Xdp));
         assert_eq!(place("vmxnet3", "  pkts rx OOB"), Some(LossStage::Ring));
         assert_eq!(place("bnxt_en", "[3]: rx_discards"), Some(LossStage::Ring));

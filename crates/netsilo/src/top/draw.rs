@@ -1,23 +1,25 @@
 //! Draws a state: the title, the row of pages, the page or its overlay, and the line at the bottom.
 
 mod map;
+mod parts;
 mod pen;
 mod table;
 
 use netsilo_decide::judge::findings::Severity;
 use netsilo_model::parse::sanitize::escaped;
 use netsilo_model::snapshot::attribution::AttributionSource;
-use ratatui::Frame;
-use ratatui::layout::{Constraint, Layout, Rect};
+use ratatui::buffer::Buffer;
+use ratatui::layout::{Constraint, Layout, Margin, Rect};
 use ratatui::symbols::border;
 use ratatui::text::Line;
-use ratatui::widgets::{Block, Clear, Paragraph, Widget as _, Wrap};
+use ratatui::widgets::{Block, Paragraph, Widget as _, Wrap};
 
 use crate::tell::palette::{Meaning, Palette};
 use crate::tell::words::plural;
-use crate::top::draw::pen::{Pen, width};
+use crate::top::draw::parts::{beside, kept};
+use crate::top::draw::pen::{Pen, lines, width};
 use crate::top::pages;
-use crate::top::state::{Overlay, Page, Pending, Source, State, Text};
+use crate::top::state::{Overlay, Page, Pending, Source, State, Text, sparkline};
 use crate::top::window::Window;
 use crate::views::units::{bytes_per_s, count};
 
@@ -33,24 +35,33 @@ const ASCII: border::Set<'_> = border::Set {
     horizontal_bottom: "-",
 };
 
-/// Draws the whole screen.
-pub(crate) fn draw(frame: &mut Frame<'_>, state: &State) {
-    let pending = u16::from(state.pending.is_some());
-    let rows = [1, 1, pending].map(Constraint::Length);
-    let [title, tabs, banner, body, bottom] =
-        Layout::vertical([rows[0], rows[1], rows[2], Constraint::Min(0), Constraint::Length(1)])
-            .areas(frame.area());
-    let palette = state.palette;
-    let mut pen = Pen { buffer: frame.buffer_mut(), palette, area: title };
-    draw_title(&mut pen, state);
+/// Rows that the page keeps before the title, the tabs and the list of keys are dropped.
+const LEAST_BODY: usize = 4;
+
+/// Draws the whole screen. Parts for which there is no room are left out.
+pub(crate) fn draw(buffer: &mut Buffer, state: &State) {
+    let (width, height) = (usize::from(buffer.area.width), usize::from(buffer.area.height));
+    let (bottom, meaning, rank) = bottom(state, width);
+    let bottom = &bottom[..bottom.len().min(height.div_ceil(2))];
+    let pending = usize::from(state.pending.is_some());
+    let parts = [(1, 4), (1, 3), (pending, 0), (bottom.len(), rank)];
+    let [title, tabs, pending, end] = kept(height.saturating_sub(LEAST_BODY), parts);
+    let [title, tabs, pending, end] =
+        [title, tabs, pending, end].map(|rows| Constraint::Length(rows as u16));
+    let rows = [title, tabs, pending, Constraint::Fill(1), end];
+    let [title, tabs, banner, body, end] = Layout::vertical(rows).areas(buffer.area);
+    let mut pen = Pen { area: buffer.area, palette: state.palette, buffer };
+    draw_title(&mut pen.within(title), state);
     draw_tabs(&mut pen.within(tabs), state);
     if let Some(pending) = &state.pending {
         draw_pending(&mut pen.within(banner), state, pending);
     }
-    draw_page(&mut pen.within(body), state);
-    draw_bottom(&mut pen.within(bottom), state);
-    if let Some(overlay) = &state.overlay {
-        draw_overlay(&mut pen.within(body), overlay);
+    match &state.overlay {
+        Some(overlay) if overlay.text().is_some() => draw_overlay(&mut pen.within(body), overlay),
+        _ => draw_page(&mut pen.within(body), state),
+    }
+    for (at, line) in bottom.iter().enumerate() {
+        pen.within(end).put(0, at, line, meaning);
     }
 }
 
@@ -66,54 +77,76 @@ fn draw_title(pen: &mut Pen<'_>, state: &State) {
     };
     pen.put_right(end, 0, &right, if state.frozen { Meaning::Bad } else { Meaning::Quiet });
     let most = end.saturating_sub(width(&right) + 1);
+    if most < "netsilo".len() {
+        return;
+    }
     let mut x = pen.put_within(0, 0, "netsilo", Meaning::Title, most) + 1;
     if let Some(window) = &state.window {
-        x = pen.put_within(x, 0, &title(window), Meaning::Plain, most.saturating_sub(x)) + 1;
+        let title = title(window, most.saturating_sub(x));
+        x = pen.put_within(x, 0, &title, Meaning::Plain, most.saturating_sub(x)) + 1;
     }
     let past = &state.history.read;
-    let highest = past.iter().copied().fold(0.0, f64::max);
     let room = most.saturating_sub(x).min(past.len());
-    if highest > 0.0 && past.len() > 1 {
-        let bars = past.iter().skip(past.len() - room).map(|it| pen.palette.level(it / highest));
-        pen.put_within(x, 0, &bars.collect::<String>(), Meaning::Work, most.saturating_sub(x));
+    if past.len() > 1 {
+        let highest = past.iter().copied().fold(0.0, f64::max);
+        pen.put(x, 0, &sparkline(past, highest, room, pen.palette), Meaning::Work);
     }
 }
 
-fn title(window: &Window) -> String {
+/// The parts of the title that fit.
+fn title(window: &Window, room: usize) -> String {
     let report = &window.report;
     let by = match report.attribution.source {
         AttributionSource::Bpf => "eBPF",
         AttributionSource::SockDiag => "sock_diag, TCP only",
         AttributionSource::None => "counters only",
     };
-    let totals = &report.totals;
-    let mut parts = vec![
-        format!("{} {}", report.machine.hostname, report.machine.release).trim_end().to_owned(),
-        plural(report.cpus.len(), "cpu"),
-        format!("{:.1} s by {by}", report.elapsed_s),
+    let (machine, totals) = (&report.machine, &report.totals);
+    let rate =
+        |rate: Option<f64>, render: &dyn Fn(f64) -> String| rate.map_or_else(String::new, render);
+    let parts = [
+        (format!("{} {}", machine.hostname, machine.release).trim_end().to_owned(), 1),
+        (plural(report.cpus.len(), "cpu"), 5),
+        (format!("{:.1} s by {by}", report.elapsed_s), 4),
+        (rate(totals.packets_per_s, &|rate| format!("{} packets/s", count(rate))), 3),
+        (rate(totals.bytes_per_s, &|rate| format!("{} read", bytes_per_s(rate))), 2),
     ];
-    parts.extend(totals.packets_per_s.map(|rate| format!("{} packets/s", count(rate))));
-    parts.extend(totals.bytes_per_s.map(|rate| format!("{} read", bytes_per_s(rate))));
-    parts.join(", ")
+    beside(room, parts.each_ref().map(|(text, rank)| (text.as_str(), *rank))).replace("  ", ", ")
 }
 
+/// The pages with their names. If they do not fit, only the current page has its name.
 fn draw_tabs(pen: &mut Pen<'_>, state: &State) {
-    let mut x = 0;
-    for (number, page) in (1..).zip(Page::ALL) {
-        let (mut text, mut meaning) = (format!(" {number} {}", page.name()), Meaning::Plain);
-        if let (Page::Findings, Some(window)) = (page, &state.window) {
-            let grave = |severity| {
-                window.check.findings.iter().filter(|it| it.severity == severity).count()
-            };
-            let (critical, warnings) = (grave(Severity::Critical), grave(Severity::Warning));
-            if critical + warnings > 0 {
-                text += &format!(" {}!", critical + warnings);
-                meaning = if critical > 0 { Meaning::Bad } else { Meaning::Fair };
-            }
+    let count = |severity| {
+        state.history.findings.iter().filter(|seen| seen.finding.severity == severity).count()
+    };
+    let (critical, warnings) = (count(Severity::Critical), count(Severity::Warning));
+    let tab = |number: usize, page: Page| match page {
+        Page::Findings if critical + warnings > 0 => {
+            format!(" {number} {} {}! ", page.name(), critical + warnings)
         }
-        text.push(' ');
-        let end = pen.put(x, 0, &text, meaning);
-        if page == state.page {
+        _ => format!(" {number} {} ", page.name()),
+    };
+    let mut tabs: Vec<(Page, String)> =
+        (1..).zip(Page::ALL).map(|(number, page)| (page, tab(number, page))).collect();
+    let room = usize::from(pen.area.width);
+    let fit =
+        |tabs: &[(Page, String)]| tabs.iter().map(|(_, text)| text.len()).sum::<usize>() <= room;
+    if !fit(&tabs) {
+        let others = tabs.iter_mut().filter(|(page, _)| *page != state.page);
+        others.for_each(|(_, text)| text.truncate(2));
+    }
+    if !fit(&tabs) {
+        tabs.retain(|(page, _)| *page == state.page);
+    }
+    let mut x = 0;
+    for (page, text) in &tabs {
+        let meaning = match page {
+            Page::Findings if critical > 0 => Meaning::Bad,
+            Page::Findings if warnings > 0 => Meaning::Fair,
+            _ => Meaning::Plain,
+        };
+        let end = pen.put(x, 0, text, meaning);
+        if *page == state.page {
             // without colours and attributes, the brackets still show the page
             pen.put(x, 0, "[", Meaning::Title);
             pen.put(end.saturating_sub(1), 0, "]", Meaning::Title);
@@ -131,17 +164,18 @@ fn draw_pending(pen: &mut Pen<'_>, state: &State, pending: &Pending) {
     let full = ((share * BAR as f64).ceil() as usize).min(BAR);
     let bar =
         pen.palette.glyph("█", "#").repeat(full) + &pen.palette.glyph("░", ".").repeat(BAR - full);
-    let changes = plural(pending.changes, "change");
+    let what =
+        format!("transaction {} ({})", pending.transaction, plural(pending.changes, "change"));
+    let room = usize::from(pen.area.width);
     let words = match left.as_secs() {
-        0 => "being restored".to_owned(),
-        left => format!("restored in {left} s {bar}  c keep  u undo now"),
+        0 => beside(room, [(&what, 1), ("being restored", 0)]),
+        left => {
+            let time = format!("restored in {left} s");
+            let keys = [("c keep", 1), ("u undo now", 3)];
+            beside(room, [(&what, 2), (&time, 0), (&bar, 4), keys[0], keys[1]])
+        }
     };
-    pen.put(
-        0,
-        0,
-        &format!("transaction {} ({changes}): {words}", pending.transaction),
-        Meaning::Bad,
-    );
+    pen.put(0, 0, &words, Meaning::Bad);
 }
 
 fn draw_page(pen: &mut Pen<'_>, state: &State) {
@@ -150,7 +184,7 @@ fn draw_page(pen: &mut Pen<'_>, state: &State) {
             Some(why) => why.as_str(),
             None => "observing: the first window comes after one interval",
         };
-        pen.put(2, 1, words, Meaning::Plain);
+        pen.put_lines(0, words, Meaning::Plain);
         return;
     };
     let selected = pages::selected(state, &pages::keys(state));
@@ -160,9 +194,9 @@ fn draw_page(pen: &mut Pen<'_>, state: &State) {
     }
 }
 
-/// A question, the filter, a message, or the most important keys.
-fn draw_bottom(pen: &mut Pen<'_>, state: &State) {
-    let keys = "? help  / filter  space freeze  enter explain  p plan  u undo  q quit";
+/// A question, the filter, a message, or the most important keys: its lines and meaning, and its
+/// rank among the parts of the screen.
+fn bottom(state: &State, room: usize) -> (Vec<String>, Meaning, u8) {
     let (text, meaning) = match (&state.overlay, &state.message, &state.ended) {
         (Some(Overlay::AskApply(plan, _)), ..) => {
             let changes = plural(plan.changes.len(), "change");
@@ -174,34 +208,45 @@ fn draw_bottom(pen: &mut Pen<'_>, state: &State) {
         }
         (Some(Overlay::AskUndo), ..) => ("undo the newest transaction? y/n".into(), Meaning::Bad),
         (_, Some(message), _) => (message.clone(), Meaning::Title),
-        (Some(Overlay::Plan(..)), ..) => {
-            ("a apply  up/down scroll  esc back".into(), Meaning::Quiet)
-        }
         (Some(Overlay::Busy(_)), ..) => ("writing".into(), Meaning::Title),
-        (Some(Overlay::Text(_)), ..) => ("up/down scroll  esc back".into(), Meaning::Quiet),
+        (Some(overlay), ..) => {
+            let apply = if matches!(overlay, Overlay::Plan(..)) { "a apply" } else { "" };
+            let keys = [(apply, 1), ("up/down scroll", 3), ("w save", 4), ("esc back", 2)];
+            return (vec![beside(room, keys)], Meaning::Quiet, 2);
+        }
         _ if state.typing => (format!("/{}_", state.filter), Meaning::Title),
         _ if !state.filter.is_empty() => {
             (format!("only rows with {:?}; esc shows all", state.filter), Meaning::Title)
         }
         (_, _, Some(why)) if state.window.is_some() => (why.clone(), Meaning::Bad),
-        _ => (keys.to_owned(), Meaning::Quiet),
+        _ => {
+            let keys = [
+                ("? help", 1),
+                ("/ filter", 6),
+                ("space freeze", 7),
+                ("enter explain", 4),
+                ("p plan", 3),
+                ("u undo", 5),
+                ("w save", 8),
+                ("q quit", 2),
+            ];
+            return (vec![beside(room, keys)], Meaning::Quiet, 2);
+        }
     };
-    pen.put(0, 0, &text, meaning);
+    (lines(&text, room), meaning, 0)
 }
 
+/// A text, in a frame if there is room for a frame.
 fn draw_overlay(pen: &mut Pen<'_>, overlay: &Overlay) {
-    let text = match overlay {
-        Overlay::Text(text) | Overlay::Plan(_, text) | Overlay::AskApply(_, text) => text,
-        Overlay::Busy(text) => text,
-        Overlay::AskUndo => return,
-    };
-    let area = pen.area;
-    Clear.render(area, pen.buffer);
-    let set = pen.palette.glyph(border::PLAIN, ASCII);
-    let block = Block::bordered().border_set(set).title(format!(" {} ", escaped(&text.title)));
-    let inner = block.inner(area);
-    block.border_style(pen.palette.style(Meaning::Quiet)).render(area, pen.buffer);
-    body(text, pen.palette, inner, pen);
+    let Some(text) = overlay.text() else { return };
+    let mut area = pen.area.inner(Margin::new(1, 0));
+    if usize::from(area.height) > LEAST_BODY {
+        let set = pen.palette.glyph(border::PLAIN, ASCII);
+        let block = Block::bordered().border_set(set).title(format!(" {} ", escaped(&text.title)));
+        area = block.inner(pen.area);
+        block.border_style(pen.palette.style(Meaning::Quiet)).render(pen.area, pen.buffer);
+    }
+    body(text, pen.palette, area, pen);
 }
 
 fn body(text: &Text, palette: Palette, area: Rect, pen: &mut Pen<'_>) {

@@ -6,10 +6,12 @@ const HELP: &str = "\
 pages
   1 2 3 4 5 6, Tab   map, queues, cpus, consumers, findings, decisions
   up down j k        select a row; PgUp, PgDn, Home, End: further
-  Enter              explain it: netsilo explain
+  Enter              explain it, as netsilo explain does; all its columns
   /                  show only rows that contain a text; Esc: all rows
   s, r               sort by the next column; reverse
   z, left, right     the map's columns: cpus, cores, caches, nodes; scroll
+  w                  save the page, or the text over it, to a new file here
+  Ctrl-Z             back to the shell; fg continues
 
 time
   space              freeze the screen, go on
@@ -17,7 +19,7 @@ time
   [ ]                a window back, on: of a bundle with several
 
 changes
-  p                  the plan; on the page of findings, of the selected one
+  p                  the plan; on page 5, of what fixes the selected finding
   a                  apply the plan shown; restored unless you confirm in time
   c                  confirm: keep what was applied
   u                  undo the newest transaction

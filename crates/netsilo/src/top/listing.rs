@@ -99,6 +99,20 @@ impl Cell {
 }
 
 impl Listing {
+    /// The notes, line by line.
+    pub(crate) fn note_lines(&self) -> Vec<&str> {
+        self.notes.iter().flat_map(|note| note.lines()).collect()
+    }
+
+    /// A row with all its columns, also those that the screen cuts or leaves out.
+    pub(crate) fn in_full(&self, key: &str) -> Option<String> {
+        let row = self.rows.iter().find(|row| row.key == key)?;
+        let names = self.columns.iter().map(|column| column.name);
+        let lines =
+            names.zip(&row.cells).map(|(name, cell)| format!("{name:<12}{}\n", cell.as_text()));
+        Some(lines.collect())
+    }
+
     /// The rows that contain the filter text, ignoring case, in this order.
     pub(crate) fn arranged(mut self, filter: &str, sort: Sort) -> Self {
         let filter = filter.to_lowercase();

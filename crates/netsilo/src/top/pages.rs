@@ -15,10 +15,10 @@ use crate::top::window::Window;
 pub(crate) fn listing(state: &State, window: &Window) -> Option<Listing> {
     let listing = match state.page {
         Page::Map => return None,
-        Page::Queues => queues::listing(window),
+        Page::Queues => queues::listing(state, window),
         Page::Cpus => cpus::listing(state, window),
         Page::Consumers => consumers::listing(window, state.palette),
-        Page::Findings => findings::listing(window, state.palette),
+        Page::Findings => findings::listing(state, window),
         Page::Decisions => decisions::listing(window),
     };
     Some(listing.arranged(&state.filter, state.view().sort))

@@ -41,7 +41,7 @@ fn screen() -> Buffer {
     let state = State::new(palette, Source::Live, None);
     let (state, _) = update(state, Event::Window(Arc::new(window)));
     let mut terminal = Terminal::new(TestBackend::new(SIZE.0, SIZE.1)).unwrap();
-    terminal.draw(|frame| draw(frame, &state)).unwrap();
+    terminal.draw(|frame| draw(frame.buffer_mut(), &state)).unwrap();
     terminal.backend().buffer().clone()
 }
 

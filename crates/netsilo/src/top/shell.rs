@@ -16,13 +16,14 @@ use netsilo_model::derive::analysis::Analysis;
 use netsilo_model::snapshot::subject::Subject;
 use netsilo_sys::bundle::Bundle;
 use netsilo_sys::clock::since_boot;
-use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
+use signal_hook::consts::{SIGCONT, SIGHUP, SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 
 use crate::args::state_dir::StateDir;
 use crate::tell::presentation::Presentation;
 use crate::top::args::Args;
 use crate::top::draw::draw;
+use crate::top::save::save;
 use crate::top::source::{Pace, Recording};
 use crate::top::state::{Source, State};
 use crate::top::terminal::{Screen, next_event};
@@ -62,20 +63,20 @@ pub(super) fn run(
     shell.run(&mut screen, &events, state)
 }
 
-/// Catches the signals that end the program.
+/// Catches the signals that end or continue the program.
 ///
 /// Call it before a bundle is opened: the owner of temporary folders ends the program on signals
 /// that nothing has caught by then.
 pub(super) fn signals() -> Result<Signals> {
-    Signals::new([SIGTERM, SIGHUP, SIGINT]).context("cannot wait for signals")
+    Signals::new([SIGTERM, SIGHUP, SIGINT, SIGCONT]).context("cannot wait for signals")
 }
 
 /// Starts the threads of keys and of signals.
 fn listen(mut signals: Signals, send: &Sender<Event>) -> Result<()> {
-    let quit = send.clone();
+    let caught = send.clone();
     start("signals", send, move || {
-        signals.forever().next();
-        let _ = quit.send(Event::Quit);
+        let event = |signal| if signal == SIGCONT { Event::Continued } else { Event::Quit };
+        signals.forever().map(event).try_for_each(|event| caught.send(event)).ok();
         Ok(())
     })?;
     let keys = send.clone();
@@ -145,7 +146,7 @@ impl Shell<'_> {
     ) -> Result<State> {
         state.now = since_boot();
         loop {
-            screen.draw(|frame| draw(frame, &state))?;
+            screen.draw(|frame| draw(frame.buffer_mut(), &state))?;
             let mut event = Some(next(events, &state));
             // process all events before the next picture
             while let Some(now) = event.take() {
@@ -156,6 +157,12 @@ impl Shell<'_> {
                 match request {
                     Some(Request::Quit) => return Ok(state),
                     Some(Request::Fail) => bail!("a part of top has failed, as printed above"),
+                    Some(Request::Suspend) => screen.suspend()?,
+                    Some(Request::Resume) => screen.resume()?,
+                    Some(Request::Save) => {
+                        let saved = save(&state, screen.area.width).map_err(in_words);
+                        let _ = self.send.send(Event::Saved(saved));
+                    }
                     Some(request) => self.perform(request, &state)?,
                     None => {}
                 }
@@ -172,7 +179,10 @@ impl Shell<'_> {
 
     fn perform(&mut self, request: Request, state: &State) -> Result<()> {
         let answer = match request {
-            Request::Quit | Request::Fail => None,
+            // done by `run`
+            Request::Quit | Request::Fail | Request::Suspend | Request::Resume | Request::Save => {
+                None
+            }
             Request::Interval(length) => {
                 self.pace.set_interval(length);
                 None
@@ -185,7 +195,7 @@ impl Shell<'_> {
                 self.pace.pause(paused);
                 None
             }
-            Request::Plan(fix) => state.window.as_deref().map(|window| {
+            Request::Plan(fix) => state.window_of(fix.as_ref()).map(|window| {
                 let is_bundle = state.source != Source::Live;
                 let plan = changes::plan(window, &self.args.goal, fix, is_bundle);
                 Event::Planned(plan.map(Arc::new).map_err(in_words))
@@ -239,7 +249,7 @@ fn explained(window: &Window, subject: &Subject) -> Event {
     let text = answer
         .map(|why| views::why::render(&why, Presentation::default()).to_string())
         .map_err(|error| error.to_string());
-    Event::Explained(format!("why {subject}"), text)
+    Event::Explained(subject.to_string(), text)
 }
 
 /// Waits for the next event. While a transaction awaits its confirmation, the clock is also an

@@ -1,9 +1,12 @@
 //! What `netsilo top` shows at one moment. The pages draw it, and `update` makes the next state.
 
+use std::cmp::Reverse;
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 use std::time::Duration;
 
+use netsilo_decide::judge::findings::{Finding, Severity};
+use netsilo_decide::judge::fix::FixRequest;
 use netsilo_decide::plan::Plan;
 use netsilo_model::machine::cpuset::CpuId;
 
@@ -85,6 +88,18 @@ pub(crate) enum Overlay {
     Busy(Text),
 }
 
+impl Overlay {
+    /// Its text; `None` for a question over the page.
+    pub(crate) fn text(&self) -> Option<&Text> {
+        match self {
+            Self::Text(text) | Self::Plan(_, text) | Self::AskApply(_, text) | Self::Busy(text) => {
+                Some(text)
+            }
+            Self::AskUndo => None,
+        }
+    }
+}
+
 /// A transaction that is restored unless it is confirmed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Pending {
@@ -97,17 +112,49 @@ pub(crate) struct Pending {
 }
 
 /// Past windows, the newest last.
-#[derive(Debug, Clone, Default, PartialEq)]
+#[derive(Debug, Clone, Default)]
 pub(crate) struct History {
     /// Share of each CPU's time in use.
     pub(crate) busy: BTreeMap<CpuId, VecDeque<f64>>,
+    /// Packets per second of each rx queue.
+    pub(crate) packets: BTreeMap<String, VecDeque<f64>>,
     /// Bytes per second read from queues.
     pub(crate) read: VecDeque<f64>,
+    /// The problems found in this window, and in earlier ones up to [`FINDINGS_STAY`] ago. The most
+    /// severe come first; otherwise they stay in the order in which they were found, so that rows
+    /// do not jump.
+    pub(crate) findings: Vec<Seen>,
+}
+
+/// How long a finding stays after its last window, or for one window if that is longer.
+pub(crate) const FINDINGS_STAY: Duration = Duration::from_secs(30);
+
+/// A problem that `netsilo check` finds in a window.
+#[derive(Debug, Clone)]
+pub(crate) struct Seen {
+    pub(crate) finding: Finding,
+    /// The last window in which it was found.
+    pub(crate) window: Arc<Window>,
+    /// How much time was observed since that window.
+    pub(crate) ago: Duration,
+}
+
+impl Seen {
+    /// The key of its row: the request that fixes it.
+    pub(crate) fn key(&self) -> String {
+        FixRequest::of(&self.finding).to_string()
+    }
+
+    /// When it was found, if not in the window on the screen.
+    pub(crate) fn earlier(&self) -> Option<String> {
+        let ago = Duration::from_secs(self.ago.as_secs_f64().ceil() as u64);
+        (!ago.is_zero()).then(|| format!("{} ago", humantime::format_duration(ago)))
+    }
 }
 
 impl History {
     /// Adds a window.
-    pub(crate) fn push(&mut self, window: &Window) {
+    pub(crate) fn push(&mut self, window: &Arc<Window>) {
         let add = |past: &mut VecDeque<f64>, value: f64| {
             past.push_back(value);
             if past.len() > HISTORY {
@@ -119,8 +166,46 @@ impl History {
                 add(self.busy.entry(line.cpu).or_default(), shares.busy());
             }
         }
+        for silo in window.report.netdevs.iter().flat_map(|netdev| &netdev.queues) {
+            if let Some(rate) = silo.packets_per_s {
+                add(self.packets.entry(silo.label()).or_default(), rate);
+            }
+        }
         add(&mut self.read, window.report.totals.locality.bytes_per_s);
+        self.find(window);
     }
+
+    fn find(&mut self, window: &Arc<Window>) {
+        self.findings.retain(|seen| seen.ago < FINDINGS_STAY);
+        self.findings.iter_mut().for_each(|seen| seen.ago += window.check.interval);
+        let problems = window.check.findings.iter().filter(|it| it.severity > Severity::Ok);
+        for finding in problems.cloned() {
+            let seen = Seen { finding, window: Arc::clone(window), ago: Duration::ZERO };
+            match self.findings.iter_mut().find(|known| known.key() == seen.key()) {
+                Some(known) => *known = seen,
+                None => self.findings.push(seen),
+            }
+        }
+        self.findings.sort_by_key(|seen| Reverse(seen.finding.severity));
+    }
+
+    /// The finding with this key.
+    pub(crate) fn finding(&self, key: &str) -> Option<&Seen> {
+        self.findings.iter().find(|seen| seen.key() == key)
+    }
+}
+
+/// The newest of some past values, one character for each, the newest at the right.
+pub(crate) fn sparkline(
+    past: &VecDeque<f64>,
+    highest: f64,
+    length: usize,
+    palette: Palette,
+) -> String {
+    let shown = past.iter().skip(past.len().saturating_sub(length));
+    let level = |value: &f64| if highest > 0.0 { palette.level(value / highest) } else { ' ' };
+    let text: String = shown.map(level).collect();
+    format!("{text:>length$}")
 }
 
 /// Where windows come from.
@@ -192,6 +277,12 @@ impl State {
             ended: None,
             now: Duration::ZERO,
         }
+    }
+
+    /// The window from which this fix is planned, the newest that has its finding.
+    pub(crate) fn window_of(&self, fix: Option<&FixRequest>) -> Option<&Window> {
+        let seen = fix.and_then(|fix| self.history.finding(&fix.to_string()));
+        seen.map(|seen| &seen.window).or(self.window.as_ref()).map(Arc::as_ref)
     }
 
     /// What the user chose on the current page.

@@ -6,10 +6,13 @@ use std::time::Duration;
 
 use netsilo_decide::control::{LogEntry, LogKind};
 use netsilo_decide::judge::annotate::plan_with_verdicts;
+use netsilo_decide::judge::fix::FixRequest;
 use netsilo_decide::plan::{Goal, Plan};
 use netsilo_model::cost::weights::Costs;
 use netsilo_model::derive::analysis::Analysis;
+use netsilo_model::machine::reading::Reading;
 use netsilo_model::parse::sanitize::is_control;
+use netsilo_model::snapshot::ethtool::Ethtool;
 use netsilo_model::synthetic::scene::Scene;
 use netsilo_sys::daemon::self_cost::SelfCost;
 use ratatui::Terminal;
@@ -23,6 +26,7 @@ use crate::top::draw::draw;
 use crate::top::state::{Overlay, Page, Pending, Source, State};
 use crate::top::update::{Event, Request, update};
 use crate::top::window::Window;
+use crate::top::{pages, save};
 
 const SIZES: [(u16, u16); 3] = [(80, 24), (120, 40), (200, 60)];
 
@@ -57,7 +61,7 @@ fn press(state: State, keys: &str) -> (State, Option<Request>) {
 
 fn screen(state: &State, (width, height): (u16, u16)) -> String {
     let mut terminal = Terminal::new(TestBackend::new(width, height)).unwrap();
-    terminal.draw(|frame| draw(frame, state)).unwrap();
+    terminal.draw(|frame| draw(frame.buffer_mut(), state)).unwrap();
     let lines: Vec<String> = terminal
         .backend()
         .to_string()
@@ -259,7 +263,7 @@ fn colours_change_no_text() {
 #[test]
 fn what_is_read_on_another_node_has_another_shape_and_another_colour() {
     let mut terminal = Terminal::new(TestBackend::new(80, 24)).unwrap();
-    terminal.draw(|frame| draw(frame, &state_of(&bad()))).unwrap();
+    terminal.draw(|frame| draw(frame.buffer_mut(), &state_of(&bad()))).unwrap();
     let cells = || terminal.backend().buffer().content().iter();
     let colours = |symbol: &str| -> Vec<_> {
         let mut colours: Vec<_> =
@@ -287,7 +291,7 @@ fn hostile_names_stay_in_their_cells() {
     for keys in ["1", "1\n", "2", "3", "3\n", "4", "5", "5\n", "6"] {
         let (state, _) = press(state.clone(), keys);
         let mut terminal = Terminal::new(TestBackend::new(160, 40)).unwrap();
-        terminal.draw(|frame| draw(frame, &state)).unwrap();
+        terminal.draw(|frame| draw(frame.buffer_mut(), &state)).unwrap();
         let cells = terminal.backend().buffer().content();
         let symbols: String = cells.iter().map(|cell| cell.symbol()).collect();
         assert!(!symbols.contains(is_control), "{keys}: {symbols:?}");
@@ -295,23 +299,203 @@ fn hostile_names_stay_in_their_cells() {
     assert!(screen(&state, (160, 40)).contains("a\\u{1b}]0;owned\\u{7}\\u{200b}"));
 }
 
+/// The states that are drawn at many sizes: each page and overlay, with and without a transaction.
+fn many_states() -> Vec<State> {
+    let pending = pending(60);
+    let mut states = Vec::new();
+    for base in [bad(), large(), steered()].map(|scene| state_of(&scene)) {
+        let keys = ["1", "2", "3", "4", "5", "6", "?", "5\n", "4\n", "/x", "1zz"];
+        let mut of_base: Vec<State> = keys.map(|keys| press(base.clone(), keys).0).into();
+        let (asking, _) = press(planned(base.clone()), "a");
+        of_base.extend([press(base, "u").0, asking]);
+        of_base
+            .extend(of_base.clone().into_iter().map(|it| State { pending: Some(pending), ..it }));
+        states.extend(of_base);
+    }
+    let daemon = Window::new(bad().observation(), &Costs::default(), Ok(daemon()));
+    let waiting = State::new(COLOUR, Source::Live, None);
+    let (daemon, _) = update(waiting.clone(), Event::Window(Arc::new(daemon)));
+    states.extend([waiting, press(daemon, "6").0]);
+    states
+}
+
+const WIDTHS: [u16; 11] = [1, 5, 15, 30, 45, 60, 79, 80, 100, 133, 200];
+
 #[test]
-fn no_size_is_too_small() {
-    for state in [state_of(&bad()), state_of(&large())] {
-        for keys in ["1", "2", "3", "4", "5", "6", "?", "5\n", "/x"] {
-            let (state, _) = press(state.clone(), keys);
-            let pending = Pending {
-                transaction: 1,
-                changes: 3,
-                deadline: Duration::from_secs(60),
-                within: Duration::from_secs(60),
-            };
-            let state = State { pending: Some(pending), ..state };
-            for size in [(1, 1), (3, 2), (10, 3), (20, 5), (37, 9), (60, 12), (500, 100)] {
-                screen(&state, size);
+fn a_short_terminal_drops_whole_parts_and_no_part_overlaps_another() {
+    let trimmed = |line: &str| line.trim_matches(['│', ' ']).to_owned();
+    for (at, state) in many_states().into_iter().enumerate() {
+        // each state at some of the widths, because drawing all of them takes a minute
+        for width in WIDTHS.into_iter().skip(at % 4).step_by(4) {
+            // each line must be a line of a terminal that is high enough for everything
+            let tall = screen(&state, (width, 150));
+            let all: Vec<String> = tall.lines().map(trimmed).collect();
+            for height in (1..13).chain([15, 20, 24, 40]) {
+                let short = screen(&state, (width, height));
+                let mut rest = all.iter();
+                for line in short.lines().map(trimmed).filter(|line| !line.is_empty()) {
+                    let is_cut = line.starts_with("? ") && !line.starts_with("? h");
+                    assert!(
+                        is_cut || rest.any(|of_tall| *of_tall == line),
+                        "state {at} at {width}x{height}: {line:?}\n{short}"
+                    );
+                }
             }
         }
     }
+}
+
+#[test]
+fn the_keys_are_shown_whole_and_the_most_important_ones_last_of_all() {
+    let keys = |width| screen(&state_of(&bad()), (width, 15)).lines().last().unwrap().to_owned();
+    let all = "? help  / filter  space freeze  enter explain  p plan  u undo  w save  q quit";
+    assert_eq!(keys(80), all);
+    for width in 14..80 {
+        let shown = keys(width);
+        assert!(shown.split("  ").all(|key| all.contains(key)), "{shown}");
+        assert!(shown.starts_with("? help") && shown.ends_with("q quit"), "{shown}");
+    }
+}
+
+#[test]
+fn each_page_shows_rows_in_a_terminal_of_ten_rows() {
+    for (keys, row) in [("1", "▶ rx-0"), ("2", "▶ eth0 rx-0"), ("3", "▶   0"), ("4", "▶ redis")]
+    {
+        for size in [(80, 10), (60, 15)] {
+            let text = screen(&press(state_of(&bad()), keys).0, size);
+            assert!(text.contains(row) && text.contains("q quit"), "{text}");
+        }
+    }
+}
+
+/// What a page or text shows if the user scrolls it to its end, line by line.
+fn scrolled_through(mut state: State, size: (u16, u16)) -> String {
+    let mut seen = String::new();
+    for _ in 0..200 {
+        seen += &screen(&state, size);
+        state = press(state, "↓").0;
+    }
+    seen
+}
+
+#[test]
+fn everything_can_be_reached_in_a_terminal_of_80_columns_and_24_rows() {
+    let size = (80, 24);
+    let (help, _) = press(state_of(&large()), "3?");
+    let Some(Overlay::Text(text)) = &help.overlay else { panic!("no help") };
+    let seen = scrolled_through(help.clone(), size);
+    for line in &text.lines {
+        assert!(seen.contains(line.trim_end()), "{line}");
+    }
+    for (keys, page) in ('1'..).zip(Page::ALL) {
+        let (state, _) = press(state_of(&large()), &keys.to_string());
+        let seen = scrolled_through(state.clone(), size);
+        assert!(!seen.lines().any(|line| line.starts_with("netsilo") && line.contains('…')));
+        let Some(listing) = pages::listing(&state, state.window.as_ref().unwrap()) else {
+            continue;
+        };
+        let (help, _) = press(state.clone(), "?");
+        let notes = scrolled_through(help, size);
+        for note in listing.note_lines() {
+            let start: String = note.chars().take(60).collect();
+            assert!(notes.contains(&start), "{page:?}: {note}");
+        }
+        for row in &listing.rows {
+            let first: String = row.cells[0].parts.iter().map(|(text, _)| text.as_str()).collect();
+            assert!(seen.contains(&first), "{page:?}: {first}");
+        }
+    }
+    // what the table cuts or leaves out is in the text of the row
+    let (row, _) = press(state_of(&bad()), "4\n");
+    let text = scrolled_through(row, size);
+    assert!(text.contains("cgroup") && text.contains("other node"), "{text}");
+    let (queue, request) = press(state_of(&bad()), "2\n");
+    assert!(matches!(request, Some(Request::Why(_))));
+    let explained = Event::Explained("eth0 rx-0".into(), Ok("polled on cpu 0".into()));
+    let text = screen(&update(queue, explained).0, size);
+    assert!(text.contains("requested") && text.contains("polled on cpu 0"), "{text}");
+}
+
+#[test]
+fn a_message_is_shown_whole() {
+    let why = "cannot do this for a reason of many words, ".repeat(5) + "which ends here";
+    let (state, _) = update(state_of(&bad()), Event::Planned(Err(why)));
+    let text = screen(&state, (60, 15));
+    assert!(text.contains("which ends here"), "{text}");
+}
+
+#[test]
+fn a_finding_does_not_blink() {
+    let well = window_of(&scene("already-good/before.json"));
+    let (state, _) = press(state_of(&bad()), "5↓");
+    let keys = |state: &State| pages::keys(state);
+    let (before, selected) = (keys(&state), state.view().selected.clone());
+    assert!(before.len() > 1 && selected.is_some());
+    // windows of 10 s without the findings
+    let (state, _) = update(state, Event::Window(well.clone()));
+    assert_eq!(keys(&state)[..before.len()], before);
+    let text = screen(&state, (100, 24));
+    assert!(text.contains("! 10s ago") && text.contains("findings 2!"), "{text}");
+    let (text, _) = press(state.clone(), "\n");
+    assert!(screen(&text, (100, 24)).contains("last seen 10s ago"));
+    let (_, request) = press(state.clone(), "p");
+    let Some(Request::Plan(Some(fix))) = request else { panic!("{request:?}") };
+    assert_eq!(Some(fix.to_string()), selected);
+    let of_fix = state.window_of(Some(&fix)).unwrap();
+    assert!(of_fix.check.findings.iter().any(|finding| FixRequest::of(finding) == fix));
+    assert_eq!(of_fix.report.netdevs[0].queues.len(), 4);
+    // it is found again, with the other rows as before
+    let (again, _) = update(state.clone(), Event::Window(window_of(&bad())));
+    assert!(!screen(&again, (100, 24)).contains("ago") && keys(&again)[..before.len()] == before);
+    let gone = [&well; 3]
+        .into_iter()
+        .fold(state, |it, window| update(it, Event::Window(window.clone())).0);
+    assert!(!screen(&gone, (100, 24)).contains("ago"), "after 30 s");
+}
+
+#[test]
+fn the_page_of_queues_shows_past_packets_and_drops() {
+    let mut observation = bad().observation();
+    for (netdevs, drops) in
+        [(&mut observation.before.netdevs, 1000), (&mut observation.after.netdevs, 1500)]
+    {
+        let stats =
+            vec![("rx_queue_1_drops".to_owned(), drops), ("rx1_hw_drops".into(), drops + 1)];
+        let ethtool = Ethtool { stats: Reading::Value(stats), ..Ethtool::unavailable("a test") };
+        netdevs[0].ethtool = Some(ethtool);
+    }
+    let none = || Err(String::new());
+    let lossy = Arc::new(Window::new(observation, &Costs::default(), none()));
+    let (state, _) = press(state_of(&bad()), "2");
+    let (state, _) = update(state, Event::Window(lossy));
+    let text = screen(&state, (80, 24));
+    let row = |queue: &str| text.lines().find(|line| line.contains(queue)).unwrap().to_owned();
+    assert!(row("rx-1").contains("██") && row("rx-1").contains(" 50.0 "), "{text}");
+    assert!(row("rx-0").contains(" - "), "{text}");
+}
+
+#[test]
+fn the_page_is_saved_with_all_rows_and_without_the_keys() {
+    let (state, request) = press(state_of(&large()), "2w");
+    assert_eq!(request, Some(Request::Save));
+    let text = save::text(&state, 80);
+    assert!(text.starts_with("netsilo scene") && text.contains("eth0 rx-63"), "{text}");
+    assert!(!text.contains("q quit") && text.lines().count() < 80, "{text}");
+    let (plan, request) = press(planned(state), "w");
+    assert_eq!(request, Some(Request::Save));
+    assert!(save::text(&plan, 80).starts_with("plan\n\n"));
+    let (state, _) = update(plan, Event::Saved(Ok("netsilo-text-1.txt".into())));
+    assert!(screen(&state, (80, 24)).contains("written to netsilo-text-1.txt"));
+}
+
+#[test]
+fn ctrl_z_and_the_return_to_the_foreground_are_for_the_terminal() {
+    let state = planned(state_of(&bad()));
+    let (state, request) = update(state, Event::Suspended);
+    assert_eq!(request, Some(Request::Suspend));
+    let (state, request) = update(state, Event::Continued);
+    assert_eq!(request, Some(Request::Resume));
+    assert!(matches!(state.overlay, Some(Overlay::Plan(..))));
 }
 
 #[test]

@@ -15,7 +15,7 @@ use crate::top::help;
 use crate::top::listing::Sort;
 use crate::top::map::Level;
 use crate::top::pages;
-use crate::top::state::{History, Overlay, Page, Pending, Source, State, Text};
+use crate::top::state::{History, Overlay, Page, Pending, Seen, Source, State, Text};
 use crate::top::window::Window;
 use crate::views;
 
@@ -42,8 +42,14 @@ pub(crate) enum Event {
     Ended(String),
     /// A plan was made.
     Planned(Result<Arc<Plan>, String>),
-    /// An explanation was made.
+    /// The work on a part of the machine was explained.
     Explained(String, Result<String, String>),
+    /// The page was written to this file.
+    Saved(Result<String, String>),
+    /// The user presses Ctrl-Z.
+    Suspended,
+    /// The program runs again after it was stopped.
+    Continued,
     /// A step of an apply or undo.
     Step(String),
     /// The plan is written.
@@ -63,6 +69,12 @@ pub(crate) enum Request {
     Quit,
     /// End with a failure.
     Fail,
+    /// Give the terminal to the shell until the program is continued.
+    Suspend,
+    /// Take over the terminal again.
+    Resume,
+    /// Write the page, or the text that covers it, to a file.
+    Save,
     /// Observe at another interval from now on.
     Interval(Duration),
     /// Step by this many windows of a bundle. Negative means back.
@@ -87,6 +99,8 @@ pub(crate) fn update(mut state: State, event: Event) -> (State, Option<Request>)
         Event::Key(key) => return pressed(state, key),
         Event::Quit => Some(Request::Quit),
         Event::Panicked => Some(Request::Fail),
+        Event::Suspended => Some(Request::Suspend),
+        Event::Continued => Some(Request::Resume),
         Event::Resized => None,
         Event::Now(now) => return ticked(state, now),
         Event::Window(window) => {
@@ -109,11 +123,17 @@ pub(crate) fn update(mut state: State, event: Event) -> (State, Option<Request>)
             state.overlay = Some(Overlay::Plan(plan, text));
             None
         }
-        Event::Explained(title, Ok(text)) => {
-            state.overlay = Some(Overlay::Text(Text::new(title, &text)));
+        Event::Explained(subject, Ok(text)) => {
+            let row = in_full(&state, &subject).map_or_else(String::new, |row| row + "\n");
+            state.overlay =
+                Some(Overlay::Text(Text::new(format!("why {subject}"), &(row + &text))));
             None
         }
-        Event::Planned(Err(why)) | Event::Explained(_, Err(why)) => {
+        Event::Saved(Ok(file)) => {
+            state.message = Some(format!("written to {file}"));
+            None
+        }
+        Event::Planned(Err(why)) | Event::Explained(_, Err(why)) | Event::Saved(Err(why)) => {
             state.message = Some(why);
             None
         }
@@ -219,6 +239,10 @@ fn in_overlay(mut state: State, overlay: Overlay, key: KeyCode) -> (State, Optio
             Some(Overlay::Busy(Text::new("settings", "")))
         }
         (Overlay::AskUndo, _) | (_, KeyCode::Esc | KeyCode::Char('q')) => None,
+        (overlay @ (Overlay::Plan(..) | Overlay::Text(_)), KeyCode::Char('w')) => {
+            request = Some(Request::Save);
+            Some(overlay)
+        }
         (Overlay::Plan(plan, text), KeyCode::Char('a')) => ask_apply(&mut state, plan, text),
         (Overlay::Plan(plan, text), key) => Some(Overlay::Plan(plan, scrolled(text, key))),
         (Overlay::Text(_), KeyCode::Enter | KeyCode::Char('?')) => None,
@@ -290,7 +314,7 @@ fn on_page(mut state: State, key: KeyCode) -> (State, Option<Request>) {
         }
         KeyCode::Tab => state.page = beside(state.page, 1),
         KeyCode::BackTab => state.page = beside(state.page, Page::ALL.len() - 1),
-        KeyCode::Char('?') | KeyCode::F(1) => state.overlay = Some(Overlay::Text(help::text())),
+        KeyCode::Char('?') | KeyCode::F(1) => state.overlay = Some(Overlay::Text(help(&state))),
         KeyCode::Char('/') => state.typing = true,
         KeyCode::Esc => state.filter.clear(),
         KeyCode::Char(' ') => {
@@ -307,6 +331,7 @@ fn on_page(mut state: State, key: KeyCode) -> (State, Option<Request>) {
             sort.reversed = !sort.reversed;
         }
         KeyCode::Char('z') => zoom(&mut state),
+        KeyCode::Char('w') => request = Some(Request::Save),
         KeyCode::Left => state.left = state.left.saturating_sub(1),
         KeyCode::Right => state.left += 1,
         KeyCode::Enter => request = explain(&mut state),
@@ -392,20 +417,41 @@ fn explain(state: &mut State) -> Option<Request> {
     match state.page {
         Page::Map | Page::Queues | Page::Cpus => selected.parse().ok().map(Request::Why),
         Page::Findings => {
-            let text = finding(state.window.as_deref()?, &selected)?;
+            let text = finding(state.history.finding(&selected)?);
             state.overlay = Some(Overlay::Text(text));
             None
         }
-        Page::Consumers | Page::Decisions => None,
+        Page::Consumers | Page::Decisions => {
+            let text = in_full(state, &selected)?;
+            state.overlay = Some(Overlay::Text(Text::new("all columns", &text)));
+            None
+        }
     }
 }
 
+/// A row of the current table with all its columns.
+fn in_full(state: &State, key: &str) -> Option<String> {
+    pages::listing(state, state.window.as_deref()?)?.in_full(key)
+}
+
+/// The keys, and the notes of the current table, for which a small terminal has no room.
+fn help(state: &State) -> Text {
+    let mut text = help::text();
+    let listing = state.window.as_deref().and_then(|window| pages::listing(state, window));
+    if let Some(listing) = listing.filter(|listing| !listing.notes.is_empty()) {
+        text.lines.extend([String::new(), format!("notes on the page {}", state.page.name())]);
+        text.lines.extend(listing.note_lines().iter().map(|note| format!("  {note}")));
+    }
+    text
+}
+
 /// A finding with its evidence and remedies, then the page about its kind.
-fn finding(window: &Window, key: &str) -> Option<Text> {
-    let findings = &window.check.findings;
-    let finding = findings.iter().find(|it| FixRequest::of(it).to_string() == key)?;
+fn finding(seen: &Seen) -> Text {
+    let id = seen.finding.id;
     let mut text = Styled::default();
-    views::check::one(&mut text, finding, true);
-    let page = FindingId::page(finding.id);
-    Some(Text::new(finding.id.as_str(), &format!("{text}\n{page}")))
+    views::check::one(&mut text, &seen.finding, true);
+    let earlier = seen.earlier().map_or_else(String::new, |ago| {
+        format!("last seen {ago}: the newest window does not show it\n\n")
+    });
+    Text::new(id.as_str(), &format!("{earlier}{text}\n{}", FindingId::page(id)))
 }

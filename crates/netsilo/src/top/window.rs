@@ -1,11 +1,15 @@
 //! The data of one interval: the values that the pages draw.
 
+use std::collections::BTreeMap;
+
 use netsilo_decide::judge::findings::{Check, check};
+use netsilo_decide::judge::ledger::queue_drops;
 use netsilo_decide::report::Report;
 use netsilo_model::cost::weights::Costs;
 use netsilo_model::derive::analysis::Analysis;
 use netsilo_model::machine::topology::Topology;
 use netsilo_model::snapshot::observation::Observation;
+use netsilo_model::snapshot::subject::Subject;
 
 use crate::tell::status::Status;
 
@@ -18,6 +22,8 @@ pub(crate) struct Window {
     pub(crate) report: Report,
     /// The findings of `netsilo check`.
     pub(crate) check: Check,
+    /// Packets per second that each rx queue dropped, of the queues whose drops the driver counts.
+    pub(crate) drops: BTreeMap<Subject, f64>,
     /// The daemon's status, or why there is none.
     pub(crate) daemon: Result<Status, String>,
 }
@@ -31,7 +37,8 @@ impl Window {
     ) -> Self {
         let analysis = Analysis::new(&observation, costs);
         let (report, check) = (Report::of(&analysis), check(&analysis));
-        Self { observation, report, check, daemon }
+        let drops = queue_drops(&analysis);
+        Self { observation, report, check, drops, daemon }
     }
 
     /// The machine's topology.

@@ -5,8 +5,10 @@ use netsilo_model::derive::locality::Locality;
 use netsilo_model::derive::silo::Silo;
 use netsilo_model::machine::topology::Distance;
 use netsilo_model::snapshot::attribution::AttributionSource;
+use ratatui::layout::Rect;
 
 use crate::tell::palette::{Meaning, Palette};
+use crate::top::draw::parts::kept;
 use crate::top::draw::pen::Pen;
 use crate::top::draw::table::first_row;
 use crate::top::map::{
@@ -23,6 +25,9 @@ const LEFT: usize = 19;
 /// Width of the right margin: the locality, and at least the beginning of the readers' names.
 const RIGHT: usize = 16;
 
+/// Rows that the queues keep before other parts of the map are dropped.
+const LEAST_LINES: usize = 4;
+
 /// Minimum share of the bytes that is mentioned.
 const WORTH: f64 = 0.005;
 
@@ -31,27 +36,33 @@ pub(super) fn draw(pen: &mut Pen<'_>, state: &State, window: &Window, selected: 
     let width = usize::from(pen.area.width).saturating_sub(LEFT + RIGHT);
     let grid = Grid::fitting(window.topology(), width, state.zoom);
     let shown = Shown { skip: offset(&grid, state.left, width), grid: &grid, width };
-    let height = usize::from(pen.area.height);
-    summary(pen, window);
-    let head = header(pen, &shown);
-    let legend = legend(pen.palette, grid.level);
-    let foot = height.saturating_sub(legend.len());
-    for (at, line) in legend.iter().enumerate() {
-        let mut x = 0;
-        for (text, meaning) in line {
-            x = pen.put(x, foot + at, text, *meaning);
-        }
-    }
     let lines = lines(window, &state.filter);
+    // how high the header is shows where nothing is drawn
+    let head = header(&mut pen.within(Rect::ZERO), &shown, 0);
+    let height = usize::from(pen.area.height);
+    let parts = [(1, 2), (head, 1), (2, 3), (3, 4)];
+    let [summary, head, meters, legend] =
+        kept(height.saturating_sub(lines.len().clamp(1, LEAST_LINES)), parts);
+    if summary > 0 {
+        pen.put_parts(0, &in_short(window, pen.palette));
+    }
+    let head = if head > 0 { header(pen, &shown, summary) } else { summary };
+    if legend > 0 {
+        let [marks, lines] = self::legend(pen.palette, grid.level);
+        pen.put_parts(height - 2, &marks);
+        pen.put_parts(height - 1, &lines);
+    }
     if lines.is_empty() {
         pen.put(2, head, "no traffic on any rx queue in this window", Meaning::Quiet);
     }
-    let room = foot.saturating_sub(head + 3);
+    let room = height - head - meters - legend;
     let chosen = lines.iter().position(|line| line.key().as_deref() == selected).unwrap_or(0);
     let first = first_row(lines.len(), chosen, room);
-    let below = head + lines.len().clamp(1, room.max(1));
-    meter(pen, &shown, below, "softirq", &window.report.cpus, softirq);
-    meter(pen, &shown, below + 1, "busy", &window.report.cpus, busy);
+    if meters > 0 {
+        let below = head + lines.len().clamp(1, room);
+        meter(pen, &shown, below, "softirq", &window.report.cpus, softirq);
+        meter(pen, &shown, below + 1, "busy", &window.report.cpus, busy);
+    }
     for (at, line) in lines.iter().enumerate().skip(first).take(room) {
         let y = head + at - first;
         match line {
@@ -104,23 +115,21 @@ fn offset(grid: &Grid, left: usize, width: usize) -> usize {
 }
 
 /// How far the data of all queues travels, in one line.
-fn summary(pen: &mut Pen<'_>, window: &Window) {
+fn in_short(window: &Window, palette: Palette) -> Vec<(String, Meaning)> {
     let locality = &window.report.totals.locality;
     if locality.bytes_per_s == 0.0 {
         let words = match window.report.attribution.source {
             AttributionSource::None => "the readers are not known: nothing counted them",
             _ => "no data from an rx queue was seen to be read in this window",
         };
-        pen.put(0, 0, words, Meaning::Quiet);
-        return;
+        return vec![(words.to_owned(), Meaning::Quiet)];
     }
-    let read = format!("{} read:", bytes_per_s(locality.bytes_per_s));
-    let mut x = pen.put(0, 0, &read, Meaning::Plain);
-    for (mark, name, share) in shares(locality) {
-        let text = format!("  {} {name} {}", mark.glyph(pen.palette), percent(share));
-        let meaning = if share < WORTH { Meaning::Quiet } else { mark.meaning() };
-        x = pen.put(x, 0, &text, meaning);
-    }
+    let part = |(mark, name, share): (Mark, &str, f64)| {
+        let text = format!("  {} {name} {}", mark.glyph(palette), percent(share));
+        (text, if share < WORTH { Meaning::Quiet } else { mark.meaning() })
+    };
+    let read = (format!("{} read:", bytes_per_s(locality.bytes_per_s)), Meaning::Plain);
+    [read].into_iter().chain(shares(locality).map(part)).collect()
 }
 
 /// The shares of the bytes by where they are read, relative to the protocol work.
@@ -140,12 +149,12 @@ fn shares(locality: &Locality) -> [(Mark, &'static str, f64); 4] {
 }
 
 /// The names of nodes, caches and CPUs above the columns. Returns the row below.
-fn header(pen: &mut Pen<'_>, shown: &Shown<'_>) -> usize {
+fn header(pen: &mut Pen<'_>, shown: &Shown<'_>, top: usize) -> usize {
     let grid = shown.grid;
     let nodes = grid.runs(|place| place.node);
-    band(pen, shown, 1, "node", &nodes, |place| or_dash(place.node, |node| node.to_string()));
+    band(pen, shown, top, "node", &nodes, |place| or_dash(place.node, |node| node.to_string()));
     let caches = grid.runs(|place| (place.node, place.llc));
-    let mut y = 2;
+    let mut y = top + 1;
     if caches.len() != nodes.len() && grid.level as usize <= Level::Core as usize {
         band(pen, shown, y, "llc", &caches, |place| place.llc.to_string());
         y += 1;

@@ -7,6 +7,7 @@ use ratatui::style::Modifier;
 use ratatui::text::Span;
 
 use crate::tell::palette::{Meaning, Palette};
+use crate::views::table::wrapped;
 
 /// Writes into an area of the screen.
 pub(super) struct Pen<'a> {
@@ -15,9 +16,17 @@ pub(super) struct Pen<'a> {
     pub(super) area: Rect,
 }
 
+/// Width left of the rows, for the mark of the selected row.
+pub(super) const MARGIN: usize = 2;
+
 /// Width of a text on the screen, in characters of a fixed-width font.
 pub(super) fn width(text: &str) -> usize {
     Span::raw(escaped(text)).width()
+}
+
+/// A text in lines of this width.
+pub(super) fn lines(text: &str, width: usize) -> Vec<String> {
+    wrapped(text, Some(width)).lines().map(str::to_owned).collect()
 }
 
 impl Pen<'_> {
@@ -57,6 +66,25 @@ impl Pen<'_> {
             return usize::from(end - self.area.x) + 1;
         }
         usize::from(end - self.area.x)
+    }
+
+    /// Writes the parts of a line that fit whole.
+    pub(super) fn put_parts(&mut self, y: usize, parts: &[(String, Meaning)]) {
+        let mut x = 0;
+        for (text, meaning) in parts {
+            if x + width(text.trim_end()) <= usize::from(self.area.width) {
+                self.put(x, y, text.trim_end(), *meaning);
+                x += width(text);
+            }
+        }
+    }
+
+    /// Writes a text in as many lines as it needs, from a row on.
+    pub(super) fn put_lines(&mut self, y: usize, text: &str, meaning: Meaning) {
+        let room = usize::from(self.area.width).saturating_sub(MARGIN);
+        for (at, line) in lines(text, room).iter().enumerate() {
+            self.put(MARGIN, y + at, line, meaning);
+        }
     }
 
     /// Writes a text so that it ends before a column.

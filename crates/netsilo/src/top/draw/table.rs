@@ -1,32 +1,35 @@
 //! Draws a page that is a table.
 
 use crate::tell::palette::Meaning;
-use crate::top::draw::pen::{Pen, width};
+use crate::top::draw::pen::{MARGIN, Pen, width};
 use crate::top::listing::{Cell, Listing, Row};
 
-/// Width left of the first column, for the mark of the selected row.
-const MARGIN: usize = 2;
-
-/// Draws the rows around the selected one, and the notes below.
+/// Draws the rows around the selected one, and the notes below. The rows need the space more than
+/// the notes and the names of the columns do.
 pub(super) fn draw(pen: &mut Pen<'_>, listing: &Listing, selected: Option<&str>) {
     let height = usize::from(pen.area.height);
-    let notes: Vec<&str> = listing.notes.iter().flat_map(|note| note.lines()).collect();
-    // the rows need the space more than the notes do
-    let notes = &notes[..notes.len().min(height.saturating_sub(4) / 2)];
-    let room = height.saturating_sub(notes.len() + 2);
+    let notes = listing.note_lines();
+    let shown = notes.len().min(height.saturating_sub(4) / 2);
+    let foot = height - shown;
+    let head = usize::from(height > 2);
     if listing.rows.is_empty() {
-        pen.put(MARGIN, 1, &listing.empty, Meaning::Quiet);
+        pen.put_lines(0, &listing.empty, Meaning::Quiet);
     } else {
-        rows(pen, listing, selected, room);
+        rows(pen, listing, selected, head, foot - head - usize::from(shown > 0));
     }
-    for (at, note) in notes.iter().enumerate() {
-        pen.put(MARGIN, height - notes.len() + at, note, Meaning::Quiet);
+    for (at, note) in notes.iter().take(shown).enumerate() {
+        let more = notes.len() - at;
+        if at + 1 == shown && more > 1 {
+            pen.put(MARGIN, foot + at, &format!("? shows {more} more lines"), Meaning::Quiet);
+        } else {
+            pen.put(MARGIN, foot + at, note, Meaning::Quiet);
+        }
     }
 }
 
-fn rows(pen: &mut Pen<'_>, listing: &Listing, selected: Option<&str>, room: usize) {
+fn rows(pen: &mut Pen<'_>, listing: &Listing, selected: Option<&str>, head: usize, room: usize) {
     let columns = columns(listing, usize::from(pen.area.width).saturating_sub(MARGIN));
-    for Placed { at, x, width } in &columns {
+    for Placed { at, x, width } in columns.iter().take(if head > 0 { columns.len() } else { 0 }) {
         let column = listing.columns[*at];
         if column.right {
             pen.put_right(x + width, 0, column.name, Meaning::Title)
@@ -38,10 +41,10 @@ fn rows(pen: &mut Pen<'_>, listing: &Listing, selected: Option<&str>, room: usiz
     let first = first_row(listing.rows.len(), chosen.unwrap_or(0), room);
     for (line, row) in listing.rows.iter().skip(first).take(room).enumerate() {
         for placed in &columns {
-            cell(pen, listing, row, placed, line + 1);
+            cell(pen, listing, row, placed, head + line);
         }
         if Some(first + line) == chosen {
-            pen.select(line + 1);
+            pen.select(head + line);
         }
     }
 }

@@ -7,7 +7,7 @@ use crate::tell::palette::{Meaning, Palette};
 use crate::tell::words::grouped;
 use crate::top::listing::{Cell, Column, Listing, Row, left, number};
 use crate::top::map::{busy, softirq};
-use crate::top::state::State;
+use crate::top::state::{State, sparkline};
 use crate::top::window::Window;
 use crate::views::show::cpus::summed_up;
 use crate::views::units::{count, percent};
@@ -87,15 +87,8 @@ fn bar(line: &CpuLine, palette: Palette) -> Cell {
 
 fn history(state: &State, line: &CpuLine) -> Cell {
     let past = state.history.busy.get(&line.cpu);
-    let past: Vec<char> = past
-        .into_iter()
-        .flatten()
-        .rev()
-        .take(PAST)
-        .map(|share| state.palette.level(*share))
-        .collect();
-    let text: String = past.into_iter().rev().collect();
-    Cell { parts: vec![(format!("{text:>PAST$}"), Meaning::Plain)], value: busy(line) }
+    let text = past.map_or_else(String::new, |past| sparkline(past, 1.0, PAST, state.palette));
+    Cell { value: busy(line), ..Cell::text(text) }
 }
 
 /// How bad it is that a CPU spends this share of its time on this.
