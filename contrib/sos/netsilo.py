@@ -1,5 +1,5 @@
 """What a support case of netsilo needs, for sos report (sosreport): install it as
-sos/report/plugins/netsilo.py beside sos' own plugins."""
+sos/report/plugins/netsilo.py next to sos' own plugins."""
 
 from sos.report.plugins import Plugin, IndependentPlugin, DebianPlugin, UbuntuPlugin
 

@@ -43,8 +43,8 @@ fn places(name: &str) -> String {
     planned(&look(name)).placements.iter().map(on).collect::<Vec<_>>().join(",")
 }
 
-/// A kthread beside its waker gives 1.5 times the rate of one beside its reader. Other programs run
-/// at low priority; their time is neither the reader's nor the waker's.
+/// A kthread next to its waker gives 1.5 times the rate of one next to its reader. Other programs
+/// run at low priority; their time is neither the reader's nor the waker's.
 #[test]
 fn each_look_at_a_kthread_decides_the_same() {
     let names: Vec<String> = names().into_iter().filter(|it| it.starts_with("stab")).collect();

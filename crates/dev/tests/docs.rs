@@ -114,6 +114,29 @@ fn the_site_has_every_page_once() {
     );
 }
 
+#[test]
+fn pages_use_the_words_of_the_field() {
+    let usual = [
+        ("mend", "fix"),
+        ("mends", "fixes"),
+        ("mended", "fixed"),
+        ("beside", "compared with, or next to"),
+        ("foretell", "predict"),
+        ("foretells", "predicts"),
+    ];
+    let mut wrong = Vec::new();
+    for page in pages() {
+        let text = fs::read_to_string(&page).unwrap().to_lowercase();
+        let words: BTreeSet<&str> = text.split(|c: char| !c.is_alphabetic()).collect();
+        for (word, instead) in usual {
+            if words.contains(word) {
+                wrong.push(format!("{}: {word}: say {instead}", page.display()));
+            }
+        }
+    }
+    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+}
+
 /// The code of a page: spans, and lines of blocks.
 fn code(text: &str) -> Vec<String> {
     let (mut code, mut in_block) = (Vec::new(), false);

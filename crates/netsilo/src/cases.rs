@@ -430,9 +430,9 @@ fn assert_is_told(check: &Check) {
         let Finding { id, severity, subject, title, evidence, remedies } = finding;
         let mut parts = vec![format!("{subject}: {title}"), severity.as_str().into()];
         parts.push(format!("[{id}]\n"));
-        for it in evidence {
-            let measure = views::check::measure(&it.measure);
-            parts.extend([it.quantity.clone(), format!("  {measure} ({})", it.source)]);
+        for (quantity, (measure, source), queues) in views::check::equal_evidence(evidence) {
+            let each = if queues > 1 { " each" } else { "" };
+            parts.extend([quantity, format!(" {measure}{each} ({source})")]);
         }
         for it in remedies {
             parts.push(format!("do: {}", it.what));

@@ -24,6 +24,8 @@ mod cases;
 #[cfg(test)]
 mod current;
 #[cfg(test)]
+mod placement_picture;
+#[cfg(test)]
 mod schema;
 #[cfg(test)]
 mod tables;

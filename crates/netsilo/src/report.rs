@@ -4,6 +4,7 @@
 //! use `tell`, `views` and `verbs::capture`.
 
 mod page;
+mod text;
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -24,14 +25,13 @@ use netsilo_sys::observe::CountingMode;
 
 use crate::args::costs::costs_for;
 use crate::report::page::{Section, document};
+use crate::report::text::{shown, text};
 use crate::tell::exit::{Exit, ExitError};
-use crate::tell::palette::Meaning;
 use crate::tell::presentation::Presentation;
-use crate::tell::printable::printable;
-use crate::tell::styled::Styled;
 use crate::tell::words::plural;
 use crate::verbs::capture;
 use crate::views;
+use crate::views::units::{bytes_per_s, count};
 
 /// Maximum size of a bundle on a page. Mail and ticket systems refuse larger files.
 const LARGEST: usize = 8 << 20;
@@ -69,14 +69,14 @@ pub(crate) struct Args {
 
 /// Writes the page.
 pub(crate) fn run(args: &Args) -> Result<Exit> {
-    let text = text(args)?;
-    output::write(&args.output, |file| file.write_all(text.as_bytes()))
+    let page = rendered(args)?;
+    output::write(&args.output, |file| file.write_all(page.as_bytes()))
         .with_context(|| format!("cannot write {}", args.output.display()))?;
     Ok(Exit::Done)
 }
 
 /// Reads the bundle, or captures one of this machine, and renders the page.
-fn text(args: &Args) -> Result<String> {
+fn rendered(args: &Args) -> Result<String> {
     match &args.from {
         Some(path) => page(path, args.with_addresses, true),
         None => {
@@ -107,17 +107,47 @@ fn page(path: &Path, with_addresses: bool, is_elsewhere: bool) -> Result<String>
     let plan = plan_with_verdicts(&analysis, &Goal { costs: costs.clone(), ..Goal::default() });
     let bytes = std::fs::read(path).with_context(|| format!("cannot read {}", path.display()))?;
     let queues = views::show::render(&report, None, Presentation::default());
+    let scenario = scenario(&report);
+    let found = format!("Found on {scenario}.");
+    let predicted = format!("Predicted for {scenario}, if one remedy is written.");
     let sections: [Section; 5] = [
-        ("findings", "Findings", findings(&check)),
-        ("remedies", "What each remedy would do", pre(&views::verdict::render(&check, false))),
-        ("machine", "Queues, CPUs and readers", pre(&queues)),
-        ("plan", "What netsilo plan would write", pre(&views::plan::render(&plan))),
-        ("bundle", "The bundle", download(&holds, &bytes)),
+        ("findings", "Findings", found, findings(&check)),
+        (
+            "remedies",
+            "What each remedy would do",
+            predicted,
+            text(&views::verdict::render(&check, false)),
+        ),
+        ("machine", "Queues, CPUs and readers", format!("As seen on {scenario}."), text(&queues)),
+        (
+            "plan",
+            "What netsilo plan would write",
+            format!("For {scenario}."),
+            text(&views::plan::render(&plan)),
+        ),
+        ("bundle", "The bundle", format!("What was read on {scenario}."), download(&holds, &bytes)),
     ];
-    let title = format!("incident on {}", check.hostname);
-    let observed = format!("{:.1} s observed", check.interval.as_secs_f64());
-    let subtitle = format!("Linux {} · {observed} · {}", check.release, queues_in_words(&report));
-    Ok(document(&title, &subtitle, &version, &sections))
+    Ok(document(&format!("incident on {}", check.hostname), &scenario, &version, &sections))
+}
+
+/// The machine and its load: what all findings and forecasts are about.
+fn scenario(report: &Report) -> String {
+    let machine = &report.machine;
+    let queues = report.netdevs.iter().map(|netdev| netdev.queues.len()).sum();
+    let mut parts = vec![
+        machine.hostname.clone(),
+        format!("Linux {}", machine.release),
+        plural(machine.online.len(), "cpu"),
+        plural(queues, "rx queue"),
+    ];
+    parts.extend(report.totals.packets_per_s.map(|rate| format!("{} packets/s", count(rate))));
+    let (read, forwarded) = (report.totals.bytes_per_s, &report.totals.forwarded);
+    parts.extend(read.map(|rate| format!("{} read", bytes_per_s(rate))));
+    if forwarded.packets_per_s > 0.0 {
+        parts.push(format!("{} packets/s forwarded", count(forwarded.packets_per_s)));
+    }
+    parts.push(format!("{:.1} s observed", report.elapsed_s));
+    shown(&parts.join(", "))
 }
 
 /// Refuses a bundle with addresses unless the user asked for them.
@@ -133,17 +163,18 @@ fn refuse_addresses(path: &Path, bundle: &Bundle, with_addresses: bool) -> Resul
     Err(ExitError(Exit::Refused, why).into())
 }
 
-fn queues_in_words(report: &Report) -> String {
-    plural(report.netdevs.iter().map(|netdev| netdev.queues.len()).sum(), "rx queue")
-}
-
 /// The findings, most severe first, then a line for what is in order.
 fn findings(check: &Check) -> Markup {
     let (passed, wrong): (Vec<&Finding>, Vec<&Finding>) =
         check.findings.iter().partition(|finding| finding.severity == Severity::Ok);
     html! {
         @if wrong.is_empty() { p { "No check found a problem." } }
-        @for finding in wrong { (one(finding)) }
+        @for (id, findings) in views::check::groups(wrong.into_iter(), true) {
+            div.card {
+                (text(&findings))
+                details { summary { "About " (id) } pre { (FindingId::page(id)) } }
+            }
+        }
         @if !passed.is_empty() {
             details {
                 summary { (plural(passed.len(), "check")) " passed" }
@@ -153,19 +184,7 @@ fn findings(check: &Check) -> Markup {
             }
         }
         @let ledger = views::check::ledger(&check.ledger, true);
-        @if ledger.width() > 0 { (pre(&ledger)) }
-    }
-}
-
-/// A finding with its evidence and remedies, and a link to the page about its kind.
-fn one(finding: &Finding) -> Markup {
-    let mut text = Styled::default();
-    views::check::one(&mut text, finding, true);
-    html! {
-        div.card {
-            (pre(&text))
-            details { summary { "About " (finding.id) } pre { (FindingId::page(finding.id)) } }
-        }
+        @if ledger.width() > 0 { (text(&ledger)) }
     }
 }
 
@@ -185,37 +204,5 @@ fn download(holds: &[String], bytes: &[u8]) -> Markup {
             }
         }
         ul.notes { @for line in holds { li { (shown(line)) } } }
-    }
-}
-
-/// The text of a view, in the colours of its meanings.
-fn pre(text: &Styled) -> Markup {
-    html! {
-        pre.view {
-            @for (part, meaning) in text.parts() {
-                @match class(meaning) {
-                    Some(class) => span class=(class) { (shown(part)) },
-                    None => (shown(part)),
-                }
-            }
-        }
-    }
-}
-
-/// A text without control characters.
-fn shown(text: &str) -> String {
-    printable(text).into_owned()
-}
-
-/// The class of a meaning in the style sheet.
-fn class(meaning: Meaning) -> Option<&'static str> {
-    match meaning {
-        Meaning::Plain | Meaning::Changed => None,
-        Meaning::Quiet => Some("quiet"),
-        Meaning::Title => Some("title"),
-        Meaning::Good => Some("good"),
-        Meaning::Fair => Some("fair"),
-        Meaning::Bad => Some("bad"),
-        Meaning::Work => Some("work"),
     }
 }

@@ -10,7 +10,7 @@ use std::process::{Command, Output, Stdio};
 use base64::Engine as _;
 use base64::prelude::BASE64_STANDARD;
 
-use chromium::{average_brightness, browse, chromium};
+use chromium::{Pages, assert_fits, average_brightness, browse, chromium};
 
 const BUNDLE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../fixtures/igb-6.12.tar.zst");
 
@@ -94,6 +94,42 @@ fn an_incident_needs_a_file_and_no_folder() {
         assert_eq!(output.status.code(), Some(2), "{arguments:?}");
         assert!(stderr(&output).contains(words), "{}", stderr(&output));
     }
+}
+
+/// Bundles from small and large machines, with and without findings, of packets that are read and
+/// forwarded.
+const BUNDLES: [&str; 6] = [
+    "fixtures/igb-6.12.tar.zst",
+    "fixtures/outcomes/guest/irqbalance.tar.zst",
+    "fixtures/outcomes/guest16/stream-from-0-0.tar.zst",
+    "fixtures/outcomes/veths/forwarded-tcp-rr-x-16-from-1-1-0.tar.zst",
+    "fixtures/outcomes/veth/tcp-stream-x-1-from-0-0.tar.zst",
+    "cases/dedicated-nics-on-two-nodes/before.tar.zst",
+];
+
+#[test]
+fn evidence_remedies_and_tables_stay_in_their_boxes_on_a_phone_and_on_a_desk() {
+    let Some(chromium) = chromium() else { return };
+    let dir = tempfile::tempdir().unwrap();
+    let files: Vec<_> = (0..BUNDLES.len()).map(|n| dir.path().join(format!("{n}.html"))).collect();
+    for (file, bundle) in files.iter().zip(BUNDLES) {
+        let bundle = format!("{}/../../{bundle}", env!("CARGO_MANIFEST_DIR"));
+        let text = page(file, &["--with-addresses", "--from", &bundle]);
+        for scenario in ["<p>Found on ", "<p>Predicted for ", "<p>As seen on ", "<p>For "] {
+            assert!(text.contains(scenario), "{scenario}");
+        }
+    }
+    let pages = files.iter().map(|file| (file.as_path(), "body", None)).collect();
+    let widths = &[390, 1000, 1280];
+    assert_fits(&chromium, &Pages { pages, widths, scrolls: "", hostile: true });
+}
+
+#[test]
+fn equal_rows_of_a_large_machine_share_one() {
+    let dir = tempfile::tempdir().unwrap();
+    let bundle = format!("{}/../../{}", env!("CARGO_MANIFEST_DIR"), BUNDLES[5]);
+    let text = page(&dir.path().join("page.html"), &["--with-addresses", "--from", &bundle]);
+    assert!(text.contains(" rows)</td>"), "{text}");
 }
 
 #[test]

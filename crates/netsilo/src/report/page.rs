@@ -7,8 +7,8 @@ const STYLE: &str = include_str!("page.css");
 /// The page loads nothing and runs no script, whatever names a stranger's bundle contains.
 const POLICY: &str = "default-src 'none'; style-src 'unsafe-inline'; img-src data:";
 
-/// A section of a page: id, title, content.
-pub(super) type Section = (&'static str, &'static str, Markup);
+/// A section of a page: id, title, what it is about, content.
+pub(super) type Section = (&'static str, &'static str, String, Markup);
 
 /// A whole page.
 pub(super) fn document(title: &str, subtitle: &str, version: &str, sections: &[Section]) -> String {
@@ -25,19 +25,23 @@ pub(super) fn document(title: &str, subtitle: &str, version: &str, sections: &[S
                 style { (PreEscaped(STYLE)) }
             }
             body {
-                @if let Some((id, title, _)) = sections.first() {
+                @if let Some((id, title, ..)) = sections.first() {
                     a.skip href={ "#" (id) } { "Skip to: " (title) }
                 }
                 header {
                     h1 { (title) }
                     p { (subtitle) }
                     nav aria-label="Sections" {
-                        @for (id, title, _) in sections { a href={ "#" (id) } { (title) } }
+                        @for (id, title, ..) in sections { a href={ "#" (id) } { (title) } }
                     }
                 }
                 main {
-                    @for (id, title, content) in sections {
-                        section aria-labelledby=(id) { h2 id=(id) { (title) } (content) }
+                    @for (id, title, scenario, content) in sections {
+                        section aria-labelledby=(id) {
+                            h2 id=(id) { (title) }
+                            p { (scenario) }
+                            (content)
+                        }
                     }
                 }
                 footer { p { "Made by netsilo " (version) "." } }

@@ -4,6 +4,7 @@
 use std::collections::BTreeMap;
 use std::fmt::{self, Display, Write as _};
 use std::ops::Range;
+use std::rc::Rc;
 
 use ratatui::text::Span;
 
@@ -15,6 +16,25 @@ pub(crate) struct Styled {
     text: String,
     /// Parts that do not overlap, in order.
     marks: Vec<(Range<usize>, Meaning)>,
+    /// Parts that are tables, in order.
+    tables: Vec<(Range<usize>, Rc<Table>)>,
+}
+
+/// The cells of a table, for a view that arranges them itself.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub(crate) struct Table {
+    /// Names of the columns. Evidence has none.
+    pub header: Vec<String>,
+    /// Columns of numbers.
+    pub numeric: Vec<bool>,
+    pub rows: Vec<Vec<Styled>>,
+}
+
+/// A part of a text: a line, or a table.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Block {
+    Line(Styled),
+    Table(Rc<Table>),
 }
 
 impl Styled {
@@ -34,6 +54,14 @@ impl Styled {
         }
     }
 
+    /// The text as a table.
+    pub(crate) fn of_table(mut self, table: Table) -> Self {
+        if !table.rows.is_empty() {
+            self.tables = vec![(0..self.text.trim_end_matches('\n').len(), Rc::new(table))];
+        }
+        self
+    }
+
     /// Adds another text with its meanings.
     pub(crate) fn append(&mut self, other: &Self) {
         let offset = self.text.len();
@@ -42,6 +70,10 @@ impl Styled {
             (part.start + offset..part.end + offset, *meaning)
         };
         self.marks.extend(other.marks.iter().map(shifted));
+        let moved = |(part, table): &(Range<usize>, Rc<Table>)| {
+            (part.start + offset..part.end + offset, Rc::clone(table))
+        };
+        self.tables.extend(other.tables.iter().map(moved));
     }
 
     /// Gives the whole text one meaning.
@@ -115,6 +147,33 @@ impl Styled {
         let last = self.marks.last().map_or(0, |(part, _)| part.end);
         marked.chain([(&self.text[last..], Meaning::Plain)])
     }
+
+    /// The text's lines and tables.
+    pub(crate) fn blocks(&self) -> Vec<Block> {
+        let (mut blocks, mut line, mut at) = (Vec::new(), Self::default(), 0);
+        let mut tables = self.tables.iter().peekable();
+        for (part, meaning) in self.parts() {
+            for piece in part.split_inclusive('\n') {
+                let next = tables.next_if(|(range, _)| range.start <= at);
+                blocks.extend(next.map(|(_, table)| Block::Table(Rc::clone(table))));
+                // with the end of its last line
+                let is_inside = self
+                    .tables
+                    .iter()
+                    .any(|(range, _)| range.contains(&at) || range.end == at && piece == "\n");
+                at += piece.len();
+                if is_inside {
+                    continue;
+                }
+                line.push(meaning, piece.trim_end_matches('\n'));
+                if piece.ends_with('\n') {
+                    blocks.push(Block::Line(std::mem::take(&mut line)));
+                }
+            }
+        }
+        blocks.extend((line.width() > 0).then_some(Block::Line(line)));
+        blocks
+    }
 }
 
 /// The spaces where lines break, each with the indentation of the next line.
@@ -171,7 +230,7 @@ impl Display for Styled {
 
 impl From<String> for Styled {
     fn from(text: String) -> Self {
-        Self { text, marks: Vec::new() }
+        Self { text, ..Self::default() }
     }
 }
 
@@ -194,6 +253,27 @@ mod tests {
         let marked = text.parts().find(|(_, meaning)| *meaning != Meaning::Plain);
         assert_eq!(marked, Some(("worse", Meaning::Bad)));
         assert_eq!(text.parts().map(|(part, _)| part).collect::<String>(), "> state: worse");
+    }
+
+    #[test]
+    fn a_text_is_lines_and_tables() {
+        let cells = |a: &str, b: &str| vec![a.to_owned().into(), Styled::new(Meaning::Bad, b)];
+        let rows = vec![cells("a", "b"), cells("c", "d")];
+        let table = Table { rows, ..Table::default() };
+        let mut lines = Styled::from("a  ".to_owned());
+        lines.push(Meaning::Bad, "b");
+        lines.push(Meaning::Plain, "\nc  ");
+        lines.push(Meaning::Bad, "d");
+        let line = |text: &str| Block::Line(text.to_owned().into());
+        for end in ["", "\n"] {
+            let mut lines = lines.clone();
+            lines.push(Meaning::Plain, end);
+            let mut text = Styled::from("one\n".to_owned());
+            text.append(&lines.of_table(table.clone()));
+            let _ = write!(text, "{}\ntwo\n", if end.is_empty() { "\n" } else { "" });
+            let table = Block::Table(Rc::new(table.clone()));
+            assert_eq!(text.blocks(), [line("one"), table, line(""), line("two")]);
+        }
     }
 
     #[test]

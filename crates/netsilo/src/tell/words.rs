@@ -8,23 +8,41 @@ pub use netsilo_model::machine::words::plural;
 
 /// Names with the queues of a netdev as one name: `eth0 rx-0, eth0 rx-1` as `eth0 rx-0-1`.
 pub(crate) fn grouped(labels: &[impl AsRef<str>]) -> Vec<String> {
-    let mut groups: Vec<(&str, Option<CpuSet>)> = Vec::new();
-    for label in labels {
-        let label = label.as_ref();
-        let queue = label.rsplit_once('-').filter(|(stem, _)| stem.ends_with("x"));
-        match queue.and_then(|(stem, number)| Some((stem, number.parse().ok()?))) {
-            Some((stem, number)) => match groups.iter_mut().find(|it| it.0 == stem) {
-                Some((_, Some(numbers))) => numbers.insert(CpuId(number)),
-                _ => groups.push((stem, Some(CpuSet::from_cpu(CpuId(number))))),
-            },
-            None => groups.push((label, None)),
+    let labels = labels.iter().map(|label| (label.as_ref(), ()));
+    folded(labels).into_iter().map(|(name, ..)| name).collect()
+}
+
+/// Names with their values: the queues of a netdev that have the same value as one name, and the
+/// number of its queues. What stands behind a queue's number is a part of the name.
+pub(crate) fn folded<'a, V: PartialEq>(
+    labels: impl Iterator<Item = (&'a str, V)>,
+) -> Vec<(String, V, usize)> {
+    let mut groups: Vec<(&str, Option<CpuSet>, &str, V)> = Vec::new();
+    for (label, value) in labels {
+        let Some((stem, number, rest)) = queue(label) else {
+            groups.push((label, None, "", value));
+            continue;
+        };
+        let same =
+            |it: &&mut (&str, Option<CpuSet>, &str, V)| (it.0, it.2, &it.3) == (stem, rest, &value);
+        match groups.iter_mut().find(same) {
+            Some((_, Some(numbers), ..)) => numbers.insert(CpuId(number)),
+            _ => groups.push((stem, Some(CpuSet::from_cpu(CpuId(number))), rest, value)),
         }
     }
-    let name = |(stem, numbers): (&str, Option<CpuSet>)| match numbers {
-        Some(numbers) => format!("{stem}-{numbers}"),
-        None => stem.to_owned(),
+    let name = |(stem, numbers, rest, value): (&str, Option<CpuSet>, &str, V)| match numbers {
+        Some(numbers) => (format!("{stem}-{numbers}{rest}"), value, numbers.len()),
+        None => (stem.to_owned(), value, 1),
     };
     groups.into_iter().map(name).collect()
+}
+
+/// What is before and behind a queue's number.
+fn queue(label: &str) -> Option<(&str, u32, &str)> {
+    let (before, behind) = label.rsplit_once("x-")?;
+    let digits = behind.bytes().take_while(u8::is_ascii_digit).count();
+    let (number, rest) = behind.split_at(digits);
+    Some((&label[..=before.len()], number.parse().ok()?, rest))
 }
 
 /// serde's message about a wrong key or value of a file, shortened. For an unknown key, adds the
@@ -65,5 +83,12 @@ mod tests {
     fn queues_of_a_netdev_are_one_name() {
         let labels = ["eth0 rx-0", "eth0 rx-1", "eth1 rx-3", "eth0 rx-4", "eth0 napi 8197"];
         assert_eq!(grouped(&labels), ["eth0 rx-0-1,4", "eth1 rx-3", "eth0 napi 8197"]);
+    }
+
+    #[test]
+    fn queues_with_the_same_value_are_one_name() {
+        let rows = [("rx-0 polled", 1), ("rx-1 polled", 2), ("rx-2 polled", 1), ("rx-3 read", 1)];
+        let names = [("rx-0,2 polled", 1, 2), ("rx-1 polled", 2, 1), ("rx-3 read", 1, 1)];
+        assert_eq!(folded(rows.into_iter()), names.map(|(name, v, n)| (name.to_owned(), v, n)));
     }
 }

@@ -29,7 +29,7 @@ changes
 the map
   A row is an rx queue, a column is a cpu (or a core, a cache, a node).
   A filled circle polls the queue; RPS moves the work to a filled diamond.
-  Its data is read at the other marks; the bar beside a mark is the share
+  Its data is read at the other marks; the bar next to a mark is the share
   of the queue's bytes. The marks stand in the order of their distance.
   A double line leads to another node: these bytes cross between sockets.
 ";

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use std::fmt::Write as _;
 
 use netsilo_decide::judge::evidence::{Evidence, Gain, Measure, Remedy};
-use netsilo_decide::judge::findings::{Check, Finding, Severity};
+use netsilo_decide::judge::findings::{Check, Finding, FindingId, Severity};
 use netsilo_decide::judge::fix::FixRequest;
 use netsilo_decide::judge::ledger::{Ledger, LossCounter, StageLosses};
 use netsilo_model::drivers::loss_stage::LossStage;
@@ -13,10 +13,10 @@ use netsilo_model::machine::cpuset::CpuSet;
 use netsilo_model::snapshot::subject::Subject;
 
 use crate::tell::palette::Meaning;
-use crate::tell::styled::Styled;
-use crate::tell::words::{grouped, plural};
+use crate::tell::styled::{Styled, Table};
+use crate::tell::words::{folded, grouped, plural};
 use crate::views::forecast::forecast_in_words;
-use crate::views::table::{joined, lines};
+use crate::views::table::whole;
 use crate::views::units;
 
 /// If this many other findings are alike, only their subjects are named.
@@ -47,27 +47,9 @@ pub(crate) fn render(check: &Check, all: bool) -> Styled {
     let (passed, wrong): (Vec<&Finding>, Vec<&Finding>) =
         check.findings.iter().partition(|finding| finding.severity == Severity::Ok);
     let shown = wrong.iter().chain(passed.iter().filter(|_| all)).copied();
-    for group in by_id(shown) {
+    for (_, group) in groups(shown, all) {
         let _ = writeln!(text);
-        let Some((first, others)) = group.split_first() else { continue };
-        let alike = others.len() >= ALIKE && others.iter().all(|it| are_alike(first, it));
-        if all && !alike {
-            for (index, finding) in group.iter().enumerate() {
-                text.push(Meaning::Plain, if index > 0 { "\n" } else { "" });
-                one(&mut text, finding, all);
-            }
-            continue;
-        }
-        if all || first.severity > Severity::Info {
-            one(&mut text, first, all)
-        } else {
-            brief(&mut text, first)
-        }
-        match others {
-            [] => {}
-            _ if alike => also(&mut text, first, others),
-            _ => titles(&mut text, first, others),
-        }
+        text.append(&group);
     }
     if !passed.is_empty() && !all {
         let passed = plural(passed.len(), "check");
@@ -82,6 +64,37 @@ pub(crate) fn render(check: &Check, all: bool) -> Styled {
         );
     }
     text
+}
+
+/// The findings of each id and severity as one text. Similar findings are only named.
+pub(crate) fn groups<'a>(
+    findings: impl Iterator<Item = &'a Finding>,
+    all: bool,
+) -> Vec<(FindingId, Styled)> {
+    let texts = by_id(findings).into_iter().filter_map(|group| {
+        let (first, others) = group.split_first()?;
+        let mut text = Styled::default();
+        let alike = others.len() >= ALIKE && others.iter().all(|it| are_alike(first, it));
+        if all && !alike {
+            for (index, finding) in group.iter().enumerate() {
+                text.push(Meaning::Plain, if index > 0 { "\n" } else { "" });
+                one(&mut text, finding, all);
+            }
+            return Some((first.id, text));
+        }
+        if all || first.severity > Severity::Info {
+            one(&mut text, first, all)
+        } else {
+            brief(&mut text, first)
+        }
+        match others {
+            [] => {}
+            _ if alike => also(&mut text, first, others),
+            _ => titles(&mut text, first, others),
+        }
+        Some((first.id, text))
+    });
+    texts.collect()
 }
 
 /// Findings in groups with the same id and severity.
@@ -194,7 +207,7 @@ pub(crate) fn ledger(ledger: &Ledger, all: bool) -> Styled {
     let header = ["  packets lost", "now", "per s", "since boot", "where"];
     let numeric = |name: &str| matches!(name, "now" | "per s" | "since boot");
     let mut text = Styled::from("\n".to_owned());
-    text.append(&joined(lines(&header, &rows, numeric).into_iter()));
+    text.append(&whole(&header, &rows, numeric));
     let _ = writeln!(text);
     if let Some(next) = &ledger.next {
         text.push(Meaning::Title, format_args!("  next: {next}\n"));
@@ -272,18 +285,34 @@ fn head(text: &mut Styled, finding: &Finding) {
     text.push(Meaning::Quiet, format_args!(" [{id}]\n"));
 }
 
-/// Adds a line for each piece of evidence. In full, the line includes the source.
+/// Evidence as quantity, measure with source, and the number of queues that it is equal for.
+pub(crate) fn equal_evidence(all: &[Evidence]) -> Vec<(String, (String, String), usize)> {
+    let value = |it: &Evidence| (measure(&it.measure), it.source.clone());
+    folded(all.iter().map(|it| (it.quantity.as_str(), value(it))))
+}
+
+/// Adds a line for each piece of evidence. Equal evidence of several queues has one line. In full,
+/// the line includes the source.
 pub(crate) fn evidence(text: &mut Styled, all: &[Evidence], in_full: bool) {
+    let all = equal_evidence(all);
     let shown = if all.len() > EVIDENCE_SHOWN + 1 && !in_full { EVIDENCE_SHOWN } else { all.len() };
     let (shown, rest) = all.split_at(shown);
-    let width = shown.iter().map(|it| it.quantity.chars().count()).max().unwrap_or(0);
-    for Evidence { quantity, measure, source } in shown {
-        let _ = write!(text, "  {quantity:width$}  {}", crate::views::check::measure(measure));
+    let width = shown.iter().map(|it| it.0.chars().count()).max().unwrap_or(0);
+    let (mut lines, mut rows) = (Styled::default(), Vec::new());
+    for (quantity, (measure, source), queues) in shown {
+        let mut value = Styled::from(match queues {
+            1 => measure.clone(),
+            queues => format!("{queues} queues, {measure} each"),
+        });
         if in_full {
-            text.push(Meaning::Quiet, format_args!(" ({source})"));
+            value.push(Meaning::Quiet, format_args!(" ({source})"));
         }
-        let _ = writeln!(text);
+        let _ = write!(lines, "  {quantity:width$}  ");
+        lines.append(&value);
+        let _ = writeln!(lines);
+        rows.push(vec![quantity.clone().into(), value]);
     }
+    text.append(&lines.of_table(Table { rows, ..Table::default() }));
     if !rest.is_empty() {
         text.push(Meaning::Quiet, format_args!("  {} more lines: -v\n", rest.len()));
     }
@@ -347,13 +376,28 @@ pub(crate) fn measure(measure: &Measure) -> String {
 #[cfg(test)]
 mod tests {
     use netsilo_decide::judge::evidence::Evidence;
-    use netsilo_decide::judge::findings::FindingId;
     use netsilo_model::change::{Change, knobs};
     use netsilo_model::derive::coverage::StageCoverage;
     use netsilo_model::machine::cpuset::CpuId;
     use netsilo_model::snapshot::netdev::NetdevIdentity;
 
     use super::*;
+
+    #[test]
+    fn equal_evidence_of_many_queues_has_one_line() {
+        let polled = |queue| {
+            Evidence::new(format!("eth0 rx-{queue} polled here"), Measure::Share(0.01), "NET_RX")
+        };
+        let idle = [Evidence::new("idle", Measure::Share(0.2), "/proc/stat")];
+        let all: Vec<_> = (0..60).map(polled).chain(idle).collect();
+        let mut text = Styled::default();
+        evidence(&mut text, &all, true);
+        assert_eq!(
+            text.as_str(),
+            "  eth0 rx-0-59 polled here  60 queues, 1% each (NET_RX)\n  \
+             idle                      20% (/proc/stat)\n"
+        );
+    }
 
     fn check_of(subjects: Vec<Subject>) -> Check {
         let finding = |subject: Subject| Finding {

@@ -10,7 +10,7 @@ use netsilo_decide::plan::{Choice, Plan};
 use netsilo_model::change::{Change, Interruption, Target};
 
 use crate::tell::palette::Meaning;
-use crate::tell::styled::Styled;
+use crate::tell::styled::{Styled, Table};
 use crate::tell::words::{grouped, plural};
 use crate::views::units::count;
 
@@ -28,12 +28,15 @@ pub(crate) fn render(plan: &Plan) -> Styled {
     let knobs: Vec<Styled> = plan.changes.iter().map(knob).collect();
     let width = knobs.iter().map(Styled::width).max().unwrap_or(0);
     let mut reasons = BTreeSet::new();
-    for (change, knob) in plan.changes.iter().zip(&knobs) {
-        let _ = write!(text, "  ");
-        text.append(knob);
-        let reason = once(&change.reason, &mut reasons);
-        let _ = writeln!(text, "{:1$}  {reason}", "", width - knob.width());
+    let (mut lines, mut rows) = (Styled::default(), Vec::new());
+    for (change, knob) in plan.changes.iter().zip(knobs) {
+        let _ = write!(lines, "  ");
+        lines.append(&knob);
+        let reason = once(&change.reason, &mut reasons).into_owned();
+        let _ = writeln!(lines, "{:1$}  {reason}", "", width - knob.width());
+        rows.push(vec![knob, reason.into()]);
     }
+    text.append(&lines.of_table(Table { rows, ..Table::default() }));
     for line in interruptions(plan) {
         text.push(Meaning::Fair, line);
         let _ = writeln!(text);

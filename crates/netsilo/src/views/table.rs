@@ -3,7 +3,7 @@
 use comfy_table::{CellAlignment, ContentArrangement, Table, presets};
 
 use crate::tell::palette::Meaning;
-use crate::tell::styled::Styled;
+use crate::tell::styled::{Styled, Table as Cells};
 
 /// Header for the shares of a CPU's time that are sampled at clock ticks. The group's name is
 /// above.
@@ -28,14 +28,19 @@ pub(crate) fn table(header: &[&str], numeric: impl Fn(&str) -> bool) -> Table {
     table
 }
 
-/// A table of cells with meanings: the rows under a header, with two blanks between columns.
-///
-/// A name in the header may have several lines. The last one is next to the rows.
-pub(crate) fn lines(
+/// A table of cells with meanings, as wide as it is: the rows under a header.
+pub(crate) fn whole(
     header: &[&str],
     rows: &[Vec<Styled>],
     numeric: impl Fn(&str) -> bool,
-) -> Vec<Styled> {
+) -> Styled {
+    narrowed(header, rows, numeric, &[], None)
+}
+
+/// A table of cells with meanings: the rows under a header, with two blanks between columns.
+///
+/// A name in the header may have several lines. The last one is next to the rows.
+fn lines(header: &[&str], rows: &[Vec<Styled>], numeric: impl Fn(&str) -> bool) -> Vec<Styled> {
     let height = header.iter().map(|name| name.split('\n').count()).max().unwrap_or(0);
     let title = |at| -> Vec<Styled> {
         let line = |name: &&str| name.split('\n').nth(at).unwrap_or_default().to_owned().into();
@@ -84,7 +89,10 @@ pub(crate) fn narrowed(
         let fits = width.is_none_or(|width| all.iter().all(|line| line.width() <= width));
         let next = drops.next().filter(|_| !fits);
         let Some(next) = next else {
-            return joined(all.into_iter().map(|line| line.cut(width.unwrap_or(usize::MAX))));
+            let header = names.iter().map(|name| (*name).to_owned()).collect();
+            let numeric = names.iter().map(|name| numeric(name)).collect();
+            return joined(all.into_iter().map(|line| line.cut(width.unwrap_or(usize::MAX))))
+                .of_table(Cells { header, numeric, rows });
         };
         kept.retain(|at| header[*at].trim() != *next);
     }
@@ -97,7 +105,7 @@ pub(crate) fn wrapped(sentence: &str, width: Option<usize>) -> String {
 }
 
 /// The lines of a text.
-pub(crate) fn joined(lines: impl Iterator<Item = Styled>) -> Styled {
+fn joined(lines: impl Iterator<Item = Styled>) -> Styled {
     let mut text = Styled::default();
     for (at, line) in lines.enumerate() {
         text.push(Meaning::Plain, if at > 0 { "\n" } else { "" });

@@ -11,7 +11,7 @@ use crate::tell::palette::Meaning;
 use crate::tell::styled::Styled;
 use crate::views::check::{evidence, measure};
 use crate::views::forecast::forecast_in_words;
-use crate::views::table::{joined, lines};
+use crate::views::table::whole;
 
 /// Renders the verdicts, each with its forecast, and the source of the weights. Remedies that would
 /// help have rows, the others are counted by claim; with `all` each has a row, and the numbers
@@ -49,7 +49,7 @@ pub(crate) fn render(check: &Check, all: bool) -> Styled {
     }
     text.push(Meaning::Title, "\nwhat each remedy would do\n");
     let header = ["  remedy", "netdev", "verdict", "forecast", "why"];
-    text.append(&joined(lines(&header, &rows, |_| false).into_iter()));
+    text.append(&whole(&header, &rows, |_| false));
     let _ = writeln!(text);
     if !others.is_empty() {
         text.push(Meaning::Quiet, format_args!("  {} (-v shows why)\n", counted(&others)));
