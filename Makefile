@@ -11,7 +11,7 @@ PREFIX ?= /usr/local
 .PHONY: bench-verdicts predict-blind predict-score setup soak
 
 demo: setup
-	cargo build --release -p netsilo -p netsilo-lab
+	cargo build --release -p netsilo -p netsilo-bench -p netsilo-lab
 	target/release/netsilo-lab demo
 
 test:

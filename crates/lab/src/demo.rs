@@ -1,7 +1,12 @@
 //! `make demo`: netsilo's main task with well-known servers, from the problem to the proof, and
 //! back.
 
+mod true_speed;
+mod versus;
+
 use std::process::Command;
+use std::thread::{available_parallelism, sleep};
+use std::time::Duration;
 
 use anyhow::{Context, Result, bail, ensure};
 use comfy_table::{CellAlignment, Table, presets};
@@ -10,19 +15,25 @@ use netsilo_trial::stats::median;
 
 use crate::built;
 use crate::counters::Counters;
+use crate::demo::versus::{RULES, Versus};
 use crate::knobs::Knobs;
 use crate::locality::Shares;
 use crate::say::say;
+use crate::veths::Times;
 use crate::workload::{Kind, Workload, WorkloadMeasured, while_busy};
 
-/// Number of rounds of the measurement. Each round measures every placement in turn.
-const ROUNDS: usize = 5;
+/// CPUs of a guest that one free CPU of the host can carry.
+const CARRIED: f64 = 4.0;
 
-/// The CPUs of the two redis servers, on two cores of socket 0.
-const REDIS_CPUS: [u32; 2] = [1, 2];
+/// A guest and where its servers run: redis on socket 0, nginx on socket 1.
+struct Size {
+    cpus: u32,
+    redis: &'static [u32],
+    nginx: &'static [u32],
+}
 
-/// The CPUs of the two nginx workers, on two cores of socket 1.
-const NGINX_CPUS: [u32; 2] = [5, 6];
+const SIZES: [Size; 2] =
+    [Size { cpus: 8, redis: &[1, 2], nginx: &[5, 6] }, Size { cpus: 4, redis: &[1], nginx: &[3] }];
 
 /// Arguments of the demo.
 #[derive(Debug, Clone, clap::Args)]
@@ -75,14 +86,20 @@ struct DemoGuest<'a> {
 /// Runs the demo.
 pub(crate) fn run(demo: &Demo) -> Result<()> {
     say("netsilo's main task: find the problem, plan, apply, prove, undo")?;
-    say("A guest with 8 CPUs on 2 sockets and a virtio NIC with 4 queues. redis runs on CPUs 1")?;
-    say("and 2, nginx's workers on CPUs 5 and 6; redis-benchmark and wrk run outside.")?;
+    let size = size_for(&Load::of_host()?)?;
+    let Size { cpus, redis, nginx } = size;
+    say(&format!(
+        "A guest with {cpus} CPUs on 2 sockets and a virtio NIC with 4 queues. redis runs on {}, \n\
+         nginx's workers on {}; redis-benchmark and wrk run outside.",
+        in_words(redis),
+        in_words(nginx)
+    ))?;
     let spec = Spec { threads: demo.threads, ..Spec::new(demo.kernel, NicModel::VirtioNet) };
-    let lab = Lab::boot(&spec)?;
+    let lab = Lab::boot(&Spec { cpus: *cpus, ..spec })?;
     let guest = DemoGuest {
         lab: &lab,
-        redis: Workload::start(Kind::Redis, &lab, &REDIS_CPUS)?,
-        nginx: Workload::start(Kind::Nginx, &lab, &NGINX_CPUS)?,
+        redis: Workload::start(Kind::Redis, &lab, redis)?,
+        nginx: Workload::start(Kind::Nginx, &lab, nginx)?,
         netsilo: built::netsilo()?.display().to_string(),
     };
 
@@ -119,8 +136,48 @@ pub(crate) fn run(demo: &Demo) -> Result<()> {
     }
     drop(guest);
     drop(lab);
+    chapter("at true speed, on this machine's own kernel")?;
+    if let Err(why) = true_speed::compare() {
+        say(&format!("not measured: {why:#}"))?;
+    }
     chapter("your own machine, two seconds each, nothing is changed")?;
     on_this_machine()
+}
+
+/// How busy this machine is with other work.
+struct Load {
+    cpus: usize,
+    /// CPUs that other programs use.
+    busy: f64,
+}
+
+impl Load {
+    fn of_host() -> Result<Self> {
+        let before = Times::read(&[])?;
+        sleep(Duration::from_secs(1));
+        let busy = Times::read(&[])?.since(&before).busy_us / 1e6;
+        Ok(Self { cpus: available_parallelism()?.get(), busy })
+    }
+}
+
+/// The guest that the host can carry. A busy host is said first.
+fn size_for(load: &Load) -> Result<&'static Size> {
+    let Load { cpus, busy } = load;
+    let free = (*cpus as f64 - busy).max(0.0);
+    let [large, small] = &SIZES;
+    if *busy > 0.1 * *cpus as f64 {
+        say(&format!(
+            "This machine is busy: other programs use {busy:.1} of its {cpus} CPUs. The emulated \n\
+             CPUs get less time then, and fewer rows of the table show a difference."
+        ))?;
+    }
+    Ok(if free * CARRIED >= f64::from(large.cpus) - 1.0 { large } else { small })
+}
+
+/// `CPU 1`, or `CPUs 1 and 2`.
+fn in_words(cpus: &[u32]) -> String {
+    let all: Vec<String> = cpus.iter().map(ToString::to_string).collect();
+    format!("CPU{} {}", if all.len() == 1 { "" } else { "s" }, all.join(" and "))
 }
 
 impl DemoGuest<'_> {
@@ -155,12 +212,12 @@ impl DemoGuest<'_> {
     }
 
     /// Measures each placement in every round, in varying order, because a guest's speed changes
-    /// with time.
+    /// with time; until more rounds would change no word of the table.
     fn measure_in_turn<const N: usize>(
         &self,
         mut placements: [Placement; N],
     ) -> Result<[Placement; N]> {
-        for round in 0..ROUNDS {
+        for round in 0..RULES.max_pairs {
             for turn in 0..N {
                 let placement = &mut placements[(round + turn) % N];
                 self.set(placement)?;
@@ -168,7 +225,10 @@ impl DemoGuest<'_> {
                     .rounds
                     .push(Round { redis: self.redis.measure(1)?, nginx: self.nginx.measure(1)? });
             }
-            say(&format!("round {} of {ROUNDS}: {N} placements measured in turn", round + 1))?;
+            say(&format!("round {}: {N} placements measured in turn", round + 1))?;
+            if MEASURED.iter().all(|row| row.versus(&placements).is_settled()) {
+                break;
+            }
         }
         Ok(placements)
     }
@@ -227,6 +287,76 @@ fn p99_ms(measured: &WorkloadMeasured) -> f64 {
     measured.clients.p99_ms.unwrap_or(f64::NAN)
 }
 
+/// A figure that each round measures.
+struct Measured {
+    what: &'static str,
+    unit: &'static str,
+    more_is_better: bool,
+    of: fn(&Round) -> f64,
+}
+
+const MEASURED: [Measured; 6] = [
+    Measured {
+        what: "redis requests/s",
+        unit: "/s",
+        more_is_better: true,
+        of: |it| it.redis.clients.per_second,
+    },
+    Measured { what: "redis p99", unit: " ms", more_is_better: false, of: |it| p99_ms(&it.redis) },
+    Measured {
+        what: "nginx requests/s",
+        unit: "/s",
+        more_is_better: true,
+        of: |it| it.nginx.clients.per_second,
+    },
+    Measured { what: "nginx p99", unit: " ms", more_is_better: false, of: |it| p99_ms(&it.nginx) },
+    Measured {
+        what: "IPIs per request",
+        unit: "",
+        more_is_better: false,
+        of: |it| it.per_request(|spent| spent.calls),
+    },
+    Measured {
+        what: "NET_RX softirqs per request",
+        unit: "",
+        more_is_better: false,
+        of: |it| it.per_request(|spent| spent.net_rx),
+    },
+];
+
+impl Measured {
+    fn rounds(&self, placement: &Placement) -> Vec<f64> {
+        placement.rounds.iter().map(self.of).collect()
+    }
+
+    /// Compares the last placement with the best of the others.
+    fn versus(&self, placements: &[Placement]) -> Versus {
+        let all: Vec<Vec<f64>> = placements.iter().map(|it| self.rounds(it)).collect();
+        let [others @ .., ours] = all.as_slice() else { return Versus::of(&[], &[], true) };
+        Versus::of(best(others, self.more_is_better), ours, self.more_is_better)
+    }
+
+    fn row(&self, placements: &[Placement]) -> Vec<String> {
+        let digits: usize = if self.unit.is_empty() { 3 } else { 0 };
+        let cell = |it| {
+            let median = median(&self.rounds(it)).unwrap_or(f64::NAN);
+            format!("{median:.digits$}{}", self.unit)
+        };
+        let cells = placements.iter().map(cell);
+        let versus = self.versus(placements).to_string();
+        [self.what.to_owned()].into_iter().chain(cells).chain([versus]).collect()
+    }
+}
+
+/// The rounds with the best median.
+fn best(all: &[Vec<f64>], more_is_better: bool) -> &[f64] {
+    let rank = |rounds: &&Vec<f64>| {
+        let median = median(rounds).unwrap_or(f64::NAN);
+        if more_is_better { median } else { -median }
+    };
+    all.iter().max_by(|a, b| rank(a).total_cmp(&rank(b))).map_or(&[], Vec::as_slice)
+}
+
 /// One column per placement and one row per figure. The last column compares the last placement
 /// with the best of the others.
 fn comparison(placements: &[Placement]) -> String {
@@ -237,66 +367,22 @@ fn comparison(placements: &[Placement]) -> String {
     for column in table.column_iter_mut().skip(1) {
         column.set_cell_alignment(CellAlignment::Right);
     }
-    let mut row = |what: &str, unit: &str, more_is_better: bool, figures: &[Vec<f64>]| {
-        let digits: usize = if unit.is_empty() { 3 } else { 0 };
-        let median = |figures: &Vec<f64>| median(figures).unwrap_or(f64::NAN);
-        let cells = figures.iter().map(|it| format!("{:.digits$}{unit}", median(it)));
-        // Values that look equal when printed count as equal.
-        let scale = 10_f64.powi(digits as i32);
-        let round = |figure: &f64| (figure * scale).round() / scale;
-        let shown: Vec<Vec<f64>> =
-            figures.iter().map(|rounds| rounds.iter().map(round).collect()).collect();
-        let versus = versus_best(&shown, more_is_better);
-        table.add_row(std::iter::once(what.to_owned()).chain(cells).chain([versus]));
+    table.add_rows(MEASURED.iter().map(|row| row.row(placements)));
+    let mut share = |what: &str, of: fn(&Placement) -> f64| {
+        let cells = placements.iter().map(|it| format!("{:.0}%", of(it) * 100.0));
+        table.add_row(std::iter::once(what.to_owned()).chain(cells));
     };
-    let mut measured = |what: &str, unit: &str, more_is_better: bool, of: fn(&Round) -> f64| {
-        let figures = |it: &Placement| it.rounds.iter().map(of).collect();
-        row(what, unit, more_is_better, &placements.iter().map(figures).collect::<Vec<_>>());
-    };
-    measured("redis requests/s", "/s", true, |it| it.redis.clients.per_second);
-    measured("redis p99", " ms", false, |it| p99_ms(&it.redis));
-    measured("nginx requests/s", "/s", true, |it| it.nginx.clients.per_second);
-    measured("nginx p99", " ms", false, |it| p99_ms(&it.nginx));
-    measured("IPIs per request", "", false, |it| it.per_request(|spent| spent.calls));
-    measured("NET_RX softirqs per request", "", false, |it| it.per_request(|spent| spent.net_rx));
-    let mut share = |what: &str, more_is_better: bool, of: fn(&Placement) -> f64| {
-        let figures = |it: &Placement| vec![of(it) * 100.0];
-        row(what, "%", more_is_better, &placements.iter().map(figures).collect::<Vec<_>>());
-    };
-    share("bytes read on the CPU that processed them", true, |it| it.bytes.same_cpu);
-    share("bytes read on the other socket", false, |it| it.bytes.remote);
+    share("bytes read on their own CPU", |it| it.bytes.same_cpu);
+    share("bytes read on other socket", |it| it.bytes.remote);
     table.lines().map(|line| line.trim_end().to_owned()).collect::<Vec<_>>().join("\n")
-}
-
-/// The median of the last placement's rounds compared with the best median of the others, and in
-/// how many rounds it is better: `+21% better (4 of 5)`.
-fn versus_best(figures: &[Vec<f64>], more_is_better: bool) -> String {
-    let Some((last, others)) = figures.split_last() else { return String::new() };
-    let is_better = |a: f64, b: f64| if more_is_better { a > b } else { a < b };
-    let of = |rounds: &[f64]| median(rounds).unwrap_or(f64::NAN);
-    let best = others.iter().reduce(|a, b| if is_better(of(b), of(a)) { b } else { a });
-    let Some(best) = best else { return String::new() };
-    let (ours, theirs) = (of(last), of(best));
-    if (ours / theirs - 1.0).abs() < 0.03 || ours == theirs {
-        return "same".into();
-    }
-    let better = is_better(ours, theirs);
-    let word = if better { "better" } else { "worse" };
-    let change = match theirs {
-        0.0 => word.into(),
-        _ => format!("{:+.0}% {word}", (ours / theirs - 1.0) * 100.0),
-    };
-    let rounds = last.len();
-    let agree = last.iter().zip(best).filter(|(a, b)| a != b && is_better(**a, **b) == better);
-    if rounds == 1 { change } else { format!("{change} ({} of {rounds})", agree.count()) }
 }
 
 fn caveat(lab: &Lab) -> &'static str {
     match lab.accel() {
         Accel::Kvm => "The guest's CPUs are real (KVM); its NIC is virtio.",
         _ => {
-            "Emulated CPUs: counts and shares of bytes do not depend on their speed. Compare times \
-             and requests/s only within this table."
+            "Emulated CPUs: shares of bytes do not depend on their speed. Compare all else only \
+             within this table: a busy host also changes how many packets a poll finds."
         }
     }
 }
@@ -310,16 +396,15 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_last_placement_is_compared_with_the_best_other() {
-        let versus = |figures: [&[f64]; 3], more_is_better| {
-            versus_best(&figures.map(<[f64]>::to_vec), more_is_better)
-        };
-        assert_eq!(versus([&[100.0], &[120.0], &[180.0]], true), "+50% better");
-        assert_eq!(versus([&[0.2], &[0.1], &[0.05]], false), "-50% better");
-        assert_eq!(versus([&[0.0], &[70.0], &[0.0]], false), "same");
-        assert_eq!(versus([&[0.0], &[70.0], &[1.0]], false), "worse");
-        let rounds: [&[f64]; 3] = [&[100.0, 100.0, 300.0], &[1.0, 1.0, 1.0], &[120.0, 90.0, 400.0]];
-        assert_eq!(versus(rounds, true), "+20% better (2 of 3)");
-        assert_eq!(versus(rounds, false), "+11900% worse (3 of 3)");
+    fn the_best_of_the_others_is_compared() {
+        let all = [vec![100.0, 100.0, 300.0], vec![90.0, 120.0, 110.0]];
+        assert_eq!((best(&all, true), best(&all, false)), (&all[1][..], &all[0][..]));
+    }
+
+    #[test]
+    fn a_busy_host_gets_a_small_guest_with_two_sockets() {
+        let cpus = |cpus, busy| size_for(&Load { cpus, busy }).unwrap().cpus;
+        assert_eq!((cpus(2, 0.1), cpus(2, 1.5), cpus(1, 0.0), cpus(16, 3.0)), (8, 4, 4, 8));
+        assert_eq!((in_words(&[1]), in_words(&[1, 2])), ("CPU 1".into(), "CPUs 1 and 2".into()));
     }
 }

@@ -19,6 +19,7 @@ use crate::experiment::study::{Options, Study, Usual};
 use crate::experiment::tables::print;
 use crate::outcome::guest::Placements;
 use crate::outcome::outcomes::RecordedOutcomes;
+pub(crate) use crate::outcome::outcomes::choice;
 use crate::outcome::shapes::{Part, Shape};
 use crate::outcome::veth::Veths;
 use crate::say::say;

@@ -2,6 +2,8 @@
 //! clients at the other.
 
 use std::collections::BTreeSet;
+use std::fs::File;
+use std::io::{Read as _, Seek as _};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
@@ -222,13 +224,15 @@ impl Wire {
 /// Starts a program on these CPUs in a namespace.
 fn spawn(namespace: &str, cpus: &str, command: &str) -> Result<Running> {
     let command = format!("exec ip netns exec {namespace} taskset -c {cpus} {command}");
+    let said = tempfile::tempfile()?;
     let child = Command::new("sh")
         .args(["-c", &command])
         .stdin(Stdio::null())
         .stdout(Stdio::piped())
+        .stderr(said.try_clone()?)
         .spawn()
         .context("cannot run sh")?;
-    Ok(Running { child: Some(child), command })
+    Ok(Running { child: Some(child), command, said })
 }
 
 /// A veth between two namespaces, each with a name and an address.
@@ -280,6 +284,8 @@ impl Drop for Wire {
 pub(crate) struct Running {
     child: Option<Child>,
     command: String,
+    /// Its standard error.
+    said: File,
 }
 
 impl Running {
@@ -292,7 +298,10 @@ impl Running {
     pub(crate) fn output(mut self) -> Result<String> {
         let child = self.child.take().context("already ended")?;
         let output = child.wait_with_output()?;
-        ensure!(output.status.success(), "{}: {}", self.command, output.status);
+        let mut said = String::new();
+        self.said.rewind()?;
+        self.said.read_to_string(&mut said)?;
+        ensure!(output.status.success(), "{}: {}\n{said}", self.command, output.status);
         Ok(String::from_utf8_lossy(&output.stdout).into_owned())
     }
 }
@@ -321,7 +330,8 @@ fn kthreads_of(netdev: &str) -> Result<BTreeSet<u32>> {
 }
 
 fn sh(command: &str) -> Result<String> {
-    let output = Command::new("sh").args(["-c", command]).stderr(Stdio::inherit()).output()?;
-    ensure!(output.status.success(), "{command}: {}", output.status);
+    let output = Command::new("sh").args(["-c", command]).output()?;
+    let said = String::from_utf8_lossy(&output.stderr);
+    ensure!(output.status.success(), "{command}: {}\n{said}", output.status);
     Ok(String::from_utf8_lossy(&output.stdout).into_owned())
 }

@@ -158,7 +158,7 @@ pub(super) fn position(label: &Subject, netdevs: &[String], queues: usize) -> Op
 }
 
 /// The CPU of each queue that the default chooses.
-pub(super) fn choice(
+pub(crate) fn choice(
     observation: &Observation,
     netdevs: &[String],
     present: &[String],
