@@ -24,7 +24,8 @@ use rustix::time::{ClockId, clock_gettime};
 #[path = "../benches/synthetic/heap.rs"]
 mod heap;
 
-/// How many times the time or the peak of the heap may be at four times the size: `n log n` takes 5, a square takes 16.
+/// How many times the time or the peak of the heap may be at four times the size: `n log n` takes
+/// 5, a square takes 16.
 const MOST: f64 = 9.0;
 
 fn queue(n: u32) -> SceneQueue {
