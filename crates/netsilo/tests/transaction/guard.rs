@@ -85,7 +85,8 @@ fn a_confirmed_transaction_stays_and_its_guard_ends_at_once() {
     let host = Host::new();
     let (code, text) = output_of(&host.run("apply", &["--yes", "--confirm-within", "1h"]));
     assert_eq!(code, Some(0), "{text}");
-    assert!(text.contains("run `netsilo confirm` within 1h or they are restored"), "{text}");
+    let hint = format!("run `{}` within 1h or they are restored", host.hint("confirm"));
+    assert!(text.contains(&hint), "{text}");
     assert_eq!(host.guards().len(), 1);
     let (code, text) = output_of(&host.run("confirm", &[]));
     assert_eq!((code, text.contains("transaction 1 is confirmed")), (Some(0), true), "{text}");

@@ -55,6 +55,12 @@ impl Host {
         [27, 28].map(|irq| std::fs::read_to_string(self.affinity_file(irq)).unwrap())
     }
 
+    /// A command line as netsilo hints at it.
+    pub(crate) fn hint(&self, verb: &str) -> String {
+        let (state, root) = (self.state(), self.root());
+        format!("netsilo {verb} --state-dir {} --root {}", state.display(), root.display())
+    }
+
     pub(crate) fn state(&self) -> PathBuf {
         self.root().join("run/netsilo")
     }

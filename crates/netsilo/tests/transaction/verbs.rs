@@ -15,10 +15,8 @@ fn apply_reports_its_changes_and_undo_restores_them() {
     let (code, text) = output_of(&host.run("apply", &["--yes"]));
     assert_eq!(code, Some(0), "{text}");
     assert!(text.contains("irq 27 (virtio0-input.0): 0 -> 4"), "{text}");
-    assert!(
-        text.contains("transaction 1: 2 changes applied; `netsilo undo` restores them"),
-        "{text}"
-    );
+    let hint = format!("transaction 1: 2 changes applied; `{}` restores them", host.hint("undo"));
+    assert!(text.contains(&hint), "{text}");
     assert!(text.contains("0 of 2 arrived on their new cpus; 2 had none yet"), "{text}");
     assert_eq!(host.affinities(), ["10", "10"]);
     let (code, text) = output_of(&host.run("undo", &[]));
@@ -36,8 +34,9 @@ fn undo_of_one_transaction_leaves_the_others() {
     let host = Host::new();
     assert_eq!(output_of(&host.run("apply", &["--yes"])).0, Some(0));
     let other = host.run("undo", &["--transaction", "2"]);
-    let why = "netsilo: no transaction 2 since boot; netsilo undo --list shows them\n";
-    assert_eq!(output_of(&other), (Some(1), why.into()));
+    let hint = host.hint("undo --list");
+    let why = format!("netsilo: no transaction 2 since boot; {hint} shows them\n");
+    assert_eq!(output_of(&other), (Some(1), why));
     assert_eq!(host.affinities(), ["10", "10"]);
     let (code, text) = output_of(&host.run("undo", &["--transaction", "1"]));
     assert_eq!((code, host.affinities()), (Some(0), ["01\n", "01\n"].map(str::to_owned)));
