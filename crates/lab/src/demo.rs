@@ -5,8 +5,7 @@ mod true_speed;
 mod versus;
 
 use std::process::Command;
-use std::thread::{available_parallelism, sleep};
-use std::time::Duration;
+use std::thread::available_parallelism;
 
 use anyhow::{Context, Result, bail, ensure};
 use comfy_table::{CellAlignment, Table, presets};
@@ -19,7 +18,7 @@ use crate::demo::versus::{RULES, Versus};
 use crate::knobs::Knobs;
 use crate::locality::Shares;
 use crate::say::say;
-use crate::veths::Times;
+use crate::veths::busy_cpus;
 use crate::workload::{Kind, Workload, WorkloadMeasured, while_busy};
 
 /// CPUs of a guest that one free CPU of the host can carry.
@@ -86,16 +85,23 @@ struct DemoGuest<'a> {
 /// Runs the demo.
 pub(crate) fn run(demo: &Demo) -> Result<()> {
     say("netsilo's main task: find the problem, plan, apply, prove, undo")?;
-    let size = size_for(&Load::of_host()?)?;
+    let load = Load::of_host()?;
+    let size = size_for(&load)?;
     let Size { cpus, redis, nginx } = size;
     say(&format!(
-        "A guest with {cpus} CPUs on 2 sockets and a virtio NIC with 4 queues. redis runs on {}, \n\
+        "A guest with {cpus} CPUs on 2 sockets and a virtio NIC with 4 queues. redis runs on {},\n\
          nginx's workers on {}; redis-benchmark and wrk run outside.",
         in_words(redis),
         in_words(nginx)
     ))?;
     let spec = Spec { threads: demo.threads, ..Spec::new(demo.kernel, NicModel::VirtioNet) };
-    let lab = Lab::boot(&Spec { cpus: *cpus, ..spec })?;
+    let lab = Lab::boot(&Spec { cpus: *cpus, ..spec }).with_context(|| {
+        let Load { cpus, busy } = load;
+        format!(
+            "the guest needs about one CPU, and other programs used {busy:.1} of this machine's \
+             {cpus}: run the demo when it is less busy"
+        )
+    })?;
     let guest = DemoGuest {
         lab: &lab,
         redis: Workload::start(Kind::Redis, &lab, redis)?,
@@ -153,10 +159,7 @@ struct Load {
 
 impl Load {
     fn of_host() -> Result<Self> {
-        let before = Times::read(&[])?;
-        sleep(Duration::from_secs(1));
-        let busy = Times::read(&[])?.since(&before).busy_us / 1e6;
-        Ok(Self { cpus: available_parallelism()?.get(), busy })
+        Ok(Self { cpus: available_parallelism()?.get(), busy: busy_cpus()? })
     }
 }
 
@@ -295,33 +298,23 @@ struct Measured {
     of: fn(&Round) -> f64,
 }
 
+impl Measured {
+    const fn more(what: &'static str, unit: &'static str, of: fn(&Round) -> f64) -> Self {
+        Self { what, unit, more_is_better: true, of }
+    }
+
+    const fn less(what: &'static str, unit: &'static str, of: fn(&Round) -> f64) -> Self {
+        Self { what, unit, more_is_better: false, of }
+    }
+}
+
 const MEASURED: [Measured; 6] = [
-    Measured {
-        what: "redis requests/s",
-        unit: "/s",
-        more_is_better: true,
-        of: |it| it.redis.clients.per_second,
-    },
-    Measured { what: "redis p99", unit: " ms", more_is_better: false, of: |it| p99_ms(&it.redis) },
-    Measured {
-        what: "nginx requests/s",
-        unit: "/s",
-        more_is_better: true,
-        of: |it| it.nginx.clients.per_second,
-    },
-    Measured { what: "nginx p99", unit: " ms", more_is_better: false, of: |it| p99_ms(&it.nginx) },
-    Measured {
-        what: "IPIs per request",
-        unit: "",
-        more_is_better: false,
-        of: |it| it.per_request(|spent| spent.calls),
-    },
-    Measured {
-        what: "NET_RX softirqs per request",
-        unit: "",
-        more_is_better: false,
-        of: |it| it.per_request(|spent| spent.net_rx),
-    },
+    Measured::more("redis requests/s", "/s", |it| it.redis.clients.per_second),
+    Measured::less("redis p99", " ms", |it| p99_ms(&it.redis)),
+    Measured::more("nginx requests/s", "/s", |it| it.nginx.clients.per_second),
+    Measured::less("nginx p99", " ms", |it| p99_ms(&it.nginx)),
+    Measured::less("IPIs per request", "", |it| it.per_request(|spent| spent.calls)),
+    Measured::less("NET_RX softirqs per request", "", |it| it.per_request(|spent| spent.net_rx)),
 ];
 
 impl Measured {

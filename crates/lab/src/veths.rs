@@ -16,8 +16,8 @@ use netsilo_trial::traffic::LoadResult;
 use serde::{Deserialize, Serialize};
 
 use crate::experiment::record::RoundResult;
-use crate::veths::times::family;
-pub(crate) use crate::veths::times::{Times, until_quiet};
+use crate::veths::times::{Times, family};
+pub(crate) use crate::veths::times::{busy_cpus, until_quiet};
 use crate::wire::{Course, Kthread, Running, WARM_UP, Wire};
 
 /// How much longer than its warm-up a client takes until its first counted request. The window of

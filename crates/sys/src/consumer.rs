@@ -124,23 +124,26 @@ pub fn pinned(
 }
 
 /// The processes with this name.
+/// All processes.
+fn pids(root: &Root) -> Result<Vec<u32>, ReadError> {
+    Ok(root.list("/proc")?.iter().filter_map(|name| name.parse().ok()).collect())
+}
+
 /// The names of all processes, without those of kernel threads.
 pub fn names(root: &Root) -> BTreeSet<String> {
-    let pids = root.list("/proc").unwrap_or_default().into_iter();
-    let pids = pids.filter_map(|name| name.parse::<u32>().ok());
     let has_program =
         |pid: &u32| root.read(&format!("/proc/{pid}/cmdline")).is_ok_and(|it| !it.is_empty());
+    let pids = pids(root).unwrap_or_default().into_iter();
     pids.filter(has_program)
         .filter_map(|pid| root.parse(&format!("/proc/{pid}/comm"), scalar::word).ok())
         .collect()
 }
 
 fn named(root: &Root, wanted: &str) -> Result<Vec<u32>, PinError> {
-    let pids = root.list("/proc")?.into_iter().filter_map(|name| name.parse::<u32>().ok());
     let comm = |pid: &u32| {
         root.parse(&format!("/proc/{pid}/comm"), scalar::word).is_ok_and(|comm| comm == wanted)
     };
-    let pids: Vec<u32> = pids.filter(comm).collect();
+    let pids: Vec<u32> = pids(root)?.into_iter().filter(comm).collect();
     if pids.is_empty() { Err(PinError::NoComm(wanted.to_owned())) } else { Ok(pids) }
 }
 

@@ -206,24 +206,22 @@ fn netdev_lines(
     }
 }
 
-/// Packets per second that each rx queue lost, of the queues whose losses the driver counts. The
-/// largest of a queue's counters, as for the stages.
-pub fn queue_drops(analysis: &Analysis<'_>) -> BTreeMap<Subject, f64> {
+/// Packets per second that each rx queue of a netdev lost, of the queues whose losses the driver
+/// counts. The largest of a queue's counters, as for the stages.
+pub fn queue_drops(analysis: &Analysis<'_>, netdev: &Netdev) -> BTreeMap<u32, f64> {
     let mut drops = BTreeMap::new();
-    for netdev in &analysis.after().netdevs {
-        let Some(before) = analysis.observation.before.netdevs.same(netdev) else { continue };
-        let stats = |netdev: &Netdev| -> BTreeMap<String, u64> {
-            let stats = netdev.ethtool.as_ref().and_then(|ethtool| ethtool.stats.value());
-            stats.into_iter().flatten().cloned().collect()
-        };
-        let (driver, old) = (netdev.driver.as_deref().unwrap_or_default(), stats(before));
-        for (name, value) in stats(netdev) {
-            let queue = counters::row(driver, &name).and_then(|row| row.queue(&name));
-            let lost = old.get(&name).and_then(|old| value.checked_sub(*old));
-            let (Some(queue), Some(lost)) = (queue, lost) else { continue };
-            let most = drops.entry(Subject::Queue(netdev.name.clone(), queue)).or_insert(0.0);
-            *most = f64::max(*most, analysis.per_s(lost));
-        }
+    let Some(before) = analysis.observation.before.netdevs.same(netdev) else { return drops };
+    let stats = |netdev: &Netdev| -> BTreeMap<String, u64> {
+        let stats = netdev.ethtool.as_ref().and_then(|ethtool| ethtool.stats.value());
+        stats.into_iter().flatten().cloned().collect()
+    };
+    let (driver, old) = (netdev.driver.as_deref().unwrap_or_default(), stats(before));
+    for (name, value) in stats(netdev) {
+        let queue = counters::row(driver, &name).and_then(|row| row.queue(&name));
+        let lost = old.get(&name).and_then(|old| value.checked_sub(*old));
+        let (Some(queue), Some(lost)) = (queue, lost) else { continue };
+        let most = drops.entry(queue).or_insert(0.0);
+        *most = f64::max(*most, analysis.per_s(lost));
     }
     drops
 }

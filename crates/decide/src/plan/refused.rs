@@ -89,7 +89,7 @@ fn refusals(snapshot: &Snapshot, change: &Change, subject: &str) -> Vec<Refusal>
                 Steer::Queue(queue) => CpuSet::from_cpu(CpuId(*queue)),
                 Steer::Queues(queues) => queues.clone(),
             };
-            let netdev = knob.netdev.find(snapshot);
+            let netdev = snapshot.netdevs.identified(&knob.netdev);
             let refusal = |it| flow_rules::cannot_steer(it, &queues, subject);
             netdev.and_then(refusal).into_iter().collect()
         }
@@ -99,7 +99,7 @@ fn refusals(snapshot: &Snapshot, change: &Change, subject: &str) -> Vec<Refusal>
 
 /// The holder of an rx queue.
 fn holder<'a>(snapshot: &'a Snapshot, netdev: &NetdevIdentity, queue: u32) -> Option<&'a str> {
-    let mut queues = netdev.find(snapshot)?.rx_queues.iter();
+    let mut queues = snapshot.netdevs.identified(netdev)?.rx_queues.iter();
     queues.find(|rx| rx.index == queue)?.leased.as_deref()
 }
 

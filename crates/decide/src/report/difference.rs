@@ -16,7 +16,7 @@ use crate::report::{CpuLine, NetdevLine, Report};
 /// Loads of two observations are rarely more equal than this.
 const NOTABLE: f64 = 0.1;
 
-/// Rates per second that are too small to be notable.
+/// Rates per second that are too small to be notable, except losses.
 const RARE_PER_S: f64 = 10.0;
 
 /// What differs between an observation and another one, which is the older or the better one.
@@ -56,6 +56,8 @@ pub enum RateUnit {
     BytesPerSecond,
     /// A count per second.
     PerSecond,
+    /// Lost packets per second.
+    LostPerSecond,
     /// A share, from 0 to 1.
     Share,
 }
@@ -84,9 +86,10 @@ impl RatePair {
         let [Some(old), Some(new)] = self.values else { return false };
         match self.unit {
             RateUnit::Share => (old - new).abs() > NOTABLE,
-            _ => {
-                let most = old.max(new);
-                most > RARE_PER_S && (old - new).abs() > NOTABLE * most
+            unit => {
+                let (most, apart) = (old.max(new), (old - new).abs());
+                let is_rare = most <= RARE_PER_S && unit != RateUnit::LostPerSecond;
+                !is_rare && apart > NOTABLE * most
             }
         }
     }
@@ -192,8 +195,8 @@ type RateOf<T> = (&'static str, RateUnit, fn(&T) -> Option<f64>);
 const OF_NETDEVS: [RateOf<NetdevLine>; 4] = [
     ("rx_bytes", RateUnit::BytesPerSecond, |it| it.rx_bytes_per_s),
     ("rx_packets", RateUnit::PerSecond, |it| it.rx_packets_per_s),
-    ("rx_dropped", RateUnit::PerSecond, |it| it.rx_dropped_per_s),
-    ("rx_missed_errors", RateUnit::PerSecond, |it| it.rx_missed_errors_per_s),
+    ("rx_dropped", RateUnit::LostPerSecond, |it| it.rx_dropped_per_s),
+    ("rx_missed_errors", RateUnit::LostPerSecond, |it| it.rx_missed_errors_per_s),
 ];
 
 const OF_CPUS: [RateOf<CpuLine>; 4] = [
@@ -201,7 +204,7 @@ const OF_CPUS: [RateOf<CpuLine>; 4] = [
     ("in softirqs", RateUnit::Share, |it| {
         it.softirq_share.or_else(|| it.shares.as_ref().map(|shares| shares.softirq))
     }),
-    ("packets dropped by its backlog", RateUnit::PerSecond, |it| it.dropped_per_s),
+    ("packets dropped by its backlog", RateUnit::LostPerSecond, |it| it.dropped_per_s),
     ("packets steered to it", RateUnit::PerSecond, |it| it.received_rps_per_s),
 ];
 
@@ -246,6 +249,11 @@ mod tests {
         let polled = notable.iter().find(|it| it.name == "packets polled").unwrap();
         assert_eq!(polled.values, [Some(1000.0), Some(2000.0)]);
         assert!(notable.iter().any(|it| it.name == "cpu 0 in softirqs"), "{notable:#?}");
+        let is_notable = |unit, values: [f64; 2]| {
+            RatePair { name: String::new(), unit, values: values.map(Some) }.is_notable()
+        };
+        assert!(is_notable(RateUnit::LostPerSecond, [0.0, 0.5]));
+        assert!(!is_notable(RateUnit::PerSecond, [0.0, 0.5]));
         // The same observation has no difference.
         let same = of(&old, &old);
         assert!(same.settings.is_empty() && same.places.is_empty());

@@ -51,14 +51,19 @@ const QUIET: f64 = 0.1;
 /// How long to wait for a quiet machine.
 const PATIENCE: Duration = Duration::from_secs(120);
 
+/// How many CPUs of this machine are busy, over a second.
+pub(crate) fn busy_cpus() -> Result<f64> {
+    let before = Times::read(&[])?;
+    std::thread::sleep(Duration::from_secs(1));
+    Ok(Times::read(&[])?.since(&before).busy_us / 1e6)
+}
+
 /// Waits until this machine has done nothing for a second, because times measured during other work
 /// mean nothing.
 pub(crate) fn until_quiet() -> Result<()> {
     let begun = Instant::now();
     loop {
-        let before = Times::read(&[])?;
-        std::thread::sleep(Duration::from_secs(1));
-        let cpus = Times::read(&[])?.since(&before).busy_us / 1e6;
+        let cpus = busy_cpus()?;
         if cpus <= QUIET {
             return Ok(());
         }

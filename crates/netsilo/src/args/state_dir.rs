@@ -45,14 +45,16 @@ impl StateDir {
     /// A command line of netsilo that works on the same folder.
     pub(crate) fn command(&self, verb: &str) -> String {
         let mut command = format!("netsilo {verb}");
-        let options = [("--state-dir", &self.state_dir, STATE_DIR), ("--root", &self.root, "/")];
-        for (option, path, _) in
-            options.into_iter().filter(|(_, path, usual)| *path != Path::new(usual))
+        for (option, path, usual) in
+            [("--state-dir", &self.state_dir, STATE_DIR), ("--root", &self.root, "/")]
         {
-            command += &format!(" {option} {}", shell_word(&path.to_string_lossy()));
+            if path != Path::new(usual) {
+                command += &format!(" {option} {}", shell_word(&path.to_string_lossy()));
+            }
         }
         command
     }
+
     /// The command that runs this same executable as the guard of a transaction, even if the file
     /// was replaced. `dir` is the absolute path of the journal's folder.
     pub(crate) fn guard_command(&self, dir: &Path, transaction: u64) -> Command {

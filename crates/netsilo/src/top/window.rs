@@ -8,6 +8,7 @@ use netsilo_decide::report::Report;
 use netsilo_model::cost::weights::Costs;
 use netsilo_model::derive::analysis::Analysis;
 use netsilo_model::machine::topology::Topology;
+use netsilo_model::snapshot::netdev::Netdev;
 use netsilo_model::snapshot::observation::Observation;
 use netsilo_model::snapshot::subject::Subject;
 
@@ -37,7 +38,11 @@ impl Window {
     ) -> Self {
         let analysis = Analysis::new(&observation, costs);
         let (report, check) = (Report::of(&analysis), check(&analysis));
-        let drops = queue_drops(&analysis);
+        let drops_of = |netdev: &Netdev| {
+            let subject = |(queue, rate)| (Subject::Queue(netdev.name.clone(), queue), rate);
+            queue_drops(&analysis, netdev).into_iter().map(subject).collect::<Vec<_>>()
+        };
+        let drops = analysis.after().netdevs.iter().flat_map(drops_of).collect();
         Self { observation, report, check, drops, daemon }
     }
 

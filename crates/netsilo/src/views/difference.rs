@@ -48,14 +48,14 @@ fn pairs(text: &mut String, title: &str, all: &BTreeMap<String, [Option<String>;
 fn value_of(unit: RateUnit, value: f64) -> String {
     match unit {
         RateUnit::BytesPerSecond => bytes_per_s(value),
-        RateUnit::PerSecond => format!("{}/s", count(value)),
+        RateUnit::PerSecond | RateUnit::LostPerSecond => format!("{}/s", count(value)),
         RateUnit::Share => percent(value),
     }
 }
 
 fn ratio(pair: &RatePair) -> String {
-    match (pair.unit, pair.values) {
-        (RateUnit::BytesPerSecond | RateUnit::PerSecond, [Some(old), Some(new)]) if old > 0.0 => {
+    match pair.values {
+        [Some(old), Some(new)] if old > 0.0 && pair.unit != RateUnit::Share => {
             format!("x{:.2}", new / old)
         }
         _ => String::new(),

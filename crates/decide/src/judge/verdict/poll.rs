@@ -1,12 +1,12 @@
 //! Verdicts on the receive ring, the softirq budget and busy polling.
 
 use netsilo_model::change::{Settings, Words, knobs};
-use netsilo_model::snapshot::netdev::{Netdev, NetdevIdentity};
-use netsilo_model::snapshot::netdevs::Netdevs;
+use netsilo_model::snapshot::netdev::NetdevIdentity;
 use netsilo_predict::limit::FULL;
 use netsilo_predict::live::claim::Claim;
 
 use crate::judge::evidence::{Evidence, Gain, Measure};
+use crate::judge::ledger::queue_drops;
 use crate::judge::limits::raised;
 use crate::judge::verdict::effect::percent;
 use crate::judge::verdict::look::NetdevLook;
@@ -184,22 +184,9 @@ pub(super) fn busy_poll(look: &NetdevLook<'_>) -> RemedyVerdict {
 fn lost(look: &NetdevLook<'_>) -> Option<f64> {
     let rates = look.analysis.rates.netdevs.get(&look.netdev.name)?;
     let counted = LOST.iter().filter_map(|name| rates.get(*name).copied());
-    let by_queue = queue_drops(look.netdev, &look.analysis.observation.before.netdevs)
-        .map(|drops| drops / look.analysis.rates.elapsed.as_secs_f64());
+    // igb and igc count them by queue only.
+    let by_queue = queue_drops(look.analysis, look.netdev).into_values().reduce(|a, b| a + b);
     counted.chain(by_queue).reduce(f64::max)
-}
-
-/// Drops in the interval that drivers such as igb and ice count per queue in `ethtool -S` only
-/// (`rx_queue_0_drops`).
-fn queue_drops(netdev: &Netdev, before: &Netdevs) -> Option<f64> {
-    let sum = |netdev: &Netdev| -> Option<u64> {
-        let stats = netdev.ethtool.as_ref()?.stats.value()?;
-        let drops = stats
-            .iter()
-            .filter(|(name, _)| name.starts_with("rx_queue_") && name.ends_with("_drops"));
-        Some(drops.map(|(_, count)| *count).fold(0, u64::saturating_add))
-    };
-    Some(sum(netdev)?.checked_sub(sum(before.same(netdev)?)?)? as f64)
 }
 
 fn losses(lost: f64) -> Gain {

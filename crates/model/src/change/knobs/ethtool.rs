@@ -164,11 +164,11 @@ impl Knob for Mtu {
     }
 
     fn value_in(&self, snapshot: &Snapshot) -> Option<u32> {
-        Some(self.netdev.find(snapshot)?.mtu).filter(|mtu| *mtu > 0)
+        Some(snapshot.netdevs.identified(&self.netdev)?.mtu).filter(|mtu| *mtu > 0)
     }
 
     fn set_in(&self, snapshot: &mut Snapshot, mtu: u32) {
-        put(self.netdev.find_mut(snapshot).map(|netdev| &mut netdev.mtu), mtu);
+        put(snapshot.netdevs.identified_mut(&self.netdev).map(|netdev| &mut netdev.mtu), mtu);
     }
 
     fn all_in(snapshot: &Snapshot) -> Vec<Self> {

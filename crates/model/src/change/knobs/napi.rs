@@ -34,11 +34,11 @@ impl Knob for NapiDeferHardIrqs {
     }
 
     fn value_in(&self, snapshot: &Snapshot) -> Option<u32> {
-        self.netdev.find(snapshot)?.napi_defer_hard_irqs
+        snapshot.netdevs.identified(&self.netdev)?.napi_defer_hard_irqs
     }
 
     fn set_in(&self, snapshot: &mut Snapshot, polls: u32) {
-        let netdev = self.netdev.find_mut(snapshot);
+        let netdev = snapshot.netdevs.identified_mut(&self.netdev);
         put(netdev.and_then(|netdev| netdev.napi_defer_hard_irqs.as_mut()), polls);
     }
 
@@ -71,11 +71,11 @@ impl Knob for GroFlushTimeout {
     }
 
     fn value_in(&self, snapshot: &Snapshot) -> Option<u32> {
-        u32::try_from(self.netdev.find(snapshot)?.gro_flush_timeout?).ok()
+        u32::try_from(snapshot.netdevs.identified(&self.netdev)?.gro_flush_timeout?).ok()
     }
 
     fn set_in(&self, snapshot: &mut Snapshot, nanoseconds: u32) {
-        let netdev = self.netdev.find_mut(snapshot);
+        let netdev = snapshot.netdevs.identified_mut(&self.netdev);
         put(netdev.and_then(|netdev| netdev.gro_flush_timeout.as_mut()), nanoseconds.into());
     }
 
@@ -114,11 +114,11 @@ impl Knob for Threaded {
     }
 
     fn value_in(&self, snapshot: &Snapshot) -> Option<u32> {
-        self.netdev.find(snapshot)?.threaded
+        snapshot.netdevs.identified(&self.netdev)?.threaded
     }
 
     fn set_in(&self, snapshot: &mut Snapshot, threaded: u32) {
-        let netdev = self.netdev.find_mut(snapshot);
+        let netdev = snapshot.netdevs.identified_mut(&self.netdev);
         put(netdev.and_then(|netdev| netdev.threaded.as_mut()), threaded);
     }
 

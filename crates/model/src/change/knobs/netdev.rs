@@ -2,19 +2,7 @@
 
 use crate::snapshot::ethtool::Ethtool;
 use crate::snapshot::host::Snapshot;
-use crate::snapshot::netdev::{Netdev, NetdevIdentity};
-
-impl NetdevIdentity {
-    /// The netdev in a snapshot.
-    pub fn find<'a>(&self, snapshot: &'a Snapshot) -> Option<&'a Netdev> {
-        snapshot.netdevs.identified(self)
-    }
-
-    /// The same, to be changed.
-    pub(super) fn find_mut<'a>(&self, snapshot: &'a mut Snapshot) -> Option<&'a mut Netdev> {
-        snapshot.netdevs.identified_mut(self)
-    }
-}
+use crate::snapshot::netdev::NetdevIdentity;
 
 /// A knob of each netdev.
 pub(super) fn netdevs<K>(snapshot: &Snapshot, knob: impl Fn(NetdevIdentity) -> K) -> Vec<K> {
@@ -29,7 +17,7 @@ pub(super) fn ethtools<K>(snapshot: &Snapshot, knob: impl Fn(NetdevIdentity) -> 
 
 /// The ethtool settings of a netdev in a snapshot.
 pub(super) fn ethtool<'a>(snapshot: &'a Snapshot, netdev: &NetdevIdentity) -> Option<&'a Ethtool> {
-    netdev.find(snapshot)?.ethtool.as_ref()
+    snapshot.netdevs.identified(netdev)?.ethtool.as_ref()
 }
 
 /// The same, to be changed.
@@ -37,5 +25,5 @@ pub(super) fn ethtool_mut<'a>(
     snapshot: &'a mut Snapshot,
     netdev: &NetdevIdentity,
 ) -> Option<&'a mut Ethtool> {
-    netdev.find_mut(snapshot)?.ethtool.as_mut()
+    snapshot.netdevs.identified_mut(netdev)?.ethtool.as_mut()
 }

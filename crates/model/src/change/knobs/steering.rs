@@ -241,12 +241,12 @@ impl Knob for XpsCpus {
 
     fn value_in(&self, snapshot: &Snapshot) -> Option<CpuSet> {
         let is_it = |tx: &&TxQueue| tx.index == self.queue;
-        self.netdev.find(snapshot)?.tx_queues.iter().find(is_it)?.xps_cpus.clone()
+        snapshot.netdevs.identified(&self.netdev)?.tx_queues.iter().find(is_it)?.xps_cpus.clone()
     }
 
     fn set_in(&self, snapshot: &mut Snapshot, cpus: CpuSet) {
         let is_it = |tx: &&mut TxQueue| tx.index == self.queue;
-        let netdev = self.netdev.find_mut(snapshot);
+        let netdev = snapshot.netdevs.identified_mut(&self.netdev);
         let tx = netdev.and_then(|netdev| netdev.tx_queues.iter_mut().find(is_it));
         put(tx.and_then(|tx| tx.xps_cpus.as_mut()), cpus);
     }
@@ -262,7 +262,7 @@ impl Knob for XpsCpus {
 }
 
 fn rx<'a>(snapshot: &'a Snapshot, netdev: &NetdevIdentity, queue: u32) -> Option<&'a RxQueue> {
-    netdev.find(snapshot)?.rx_queues.iter().find(|rx| rx.index == queue)
+    snapshot.netdevs.identified(netdev)?.rx_queues.iter().find(|rx| rx.index == queue)
 }
 
 fn rx_mut<'a>(
@@ -270,7 +270,7 @@ fn rx_mut<'a>(
     netdev: &NetdevIdentity,
     queue: u32,
 ) -> Option<&'a mut RxQueue> {
-    netdev.find_mut(snapshot)?.rx_queues.iter_mut().find(|rx| rx.index == queue)
+    snapshot.netdevs.identified_mut(netdev)?.rx_queues.iter_mut().find(|rx| rx.index == queue)
 }
 
 fn rx_queues<K>(snapshot: &Snapshot, knob: impl Fn(NetdevIdentity, u32) -> K) -> Vec<K> {
