@@ -112,7 +112,8 @@ fn ipis(work: &Work<'_>, values: &Values, placement: impl Fn(usize) -> Placement
     for (number, queue) in work.queues.iter().enumerate() {
         let queue = Queue { ns: queue.ns.or(Some(ANY)), ..queue.clone() };
         let placed = placement(number);
-        loads::add(&mut loads, work, &prices, &queue, (&placed, &placed));
+        let parts = loads::parts(work, &prices, &queue, &placed);
+        loads::add(&mut loads, work, &prices, &queue, parts, (&placed, &placed));
     }
     loads.ipis
 }

@@ -22,8 +22,8 @@ use crate::live::expected::{AS_IT_IS, Expected};
 use crate::live::loads;
 use crate::live::proposal::Proposal;
 use crate::live::unknowns::Unknown;
-use crate::live::work::Work;
-use crate::loads::Loads;
+use crate::live::work::{Queue, Work};
+use crate::loads::{Loads, Parts};
 use crate::parameters::Table;
 use crate::placement::Placement;
 use crate::prediction::CpuTime;
@@ -96,6 +96,8 @@ impl Placed {
 struct Assumed {
     assumptions: Assumptions,
     prices: Prices,
+    /// The parts of each queue's packets.
+    parts: Vec<Parts>,
     /// What the receive work takes as it is.
     before: Loads,
     /// The same where each poll takes as many packets as it may.
@@ -127,12 +129,20 @@ impl<'a> Judge<'a> {
         let queues = 0..work.queues.len();
         let present: Vec<Placement> =
             queues.map(|number| Placement::present(&work, number)).collect();
+        let both = || work.queues.iter().zip(&present);
+        let on_full =
+            |(queue, now): (&Queue<'_>, &Placement)| now.on_full_cpus(&work, queue, &work.cpus);
+        let full: Vec<Placement> = both().map(on_full).collect();
         let assume = |assumptions| {
             let prices = Prices::observed(work.analysis, values, assumptions);
-            let before = loads_of(&work, &prices, &present, present.iter().enumerate());
-            let full = full(&work, &present, &work.cpus);
-            let full = loads_of(&work, &prices, &present, full.iter().enumerate());
-            Assumed { assumptions, prices, before, full }
+            let parts: Vec<Parts> =
+                both().map(|(queue, now)| loads::parts(&work, &prices, queue, now)).collect();
+            let loads = |placed: &[Placement]| {
+                let placed = placed.iter().enumerate();
+                loads_of(&work, &prices, &parts, &present, placed)
+            };
+            let [before, full] = [loads(&present), loads(&full)];
+            Assumed { assumptions, prices, parts, before, full }
         };
         let ends = Unknown::ALL.map(|unknown| unknown.ends(work.analysis).map(assume));
         let likely = assume(Assumptions::default());
@@ -187,9 +197,9 @@ impl<'a> Judge<'a> {
     /// The loads where the work is placed so.
     fn loads(&self, it: &Assumed, placed: &Placed) -> Loads {
         let moved = || placed.moved(it.assumptions.arrivals);
-        let (work, prices, now) = (&self.work, &it.prices, &self.present);
-        let gone = loads_of(work, prices, now, moved().map(|(number, _)| (number, &now[number])));
-        let mut loads = it.before.changed(&gone, &loads_of(work, prices, now, moved()));
+        let now = &self.present;
+        let gone = self.loads_of(it, moved().map(|(number, _)| (number, &now[number])));
+        let mut loads = it.before.changed(&gone, &self.loads_of(it, moved()));
         self.add_sent(it, placed, &mut loads);
         loads
     }
@@ -214,10 +224,18 @@ impl<'a> Judge<'a> {
         let [old, new] = [old.collect::<Vec<_>>(), new.collect()];
         let [gone, come] = [&old, &new]
             .map(|all| all.iter().map(|(number, placed)| (*number, placed)))
-            .map(|all| loads_of(work, &it.prices, &self.present, all));
+            .map(|all| self.loads_of(it, all));
         let mut full = it.full.changed(&gone, &come);
         self.add_sent(it, placed, &mut full);
         full
+    }
+
+    fn loads_of<'p>(
+        &self,
+        it: &Assumed,
+        placed: impl Iterator<Item = (usize, &'p Placement)>,
+    ) -> Loads {
+        loads_of(&self.work, &it.prices, &it.parts, &self.present, placed)
     }
 
     fn add_sent(&self, it: &Assumed, placed: &Placed, loads: &mut Loads) {
@@ -244,28 +262,21 @@ impl<'a> Judge<'a> {
     }
 }
 
-/// What these queues take of each CPU, each placed so; `now` is where all run.
+/// What these queues take of each CPU, each placed so; `now` is where all run, and `parts` those of
+/// their packets.
 fn loads_of<'p>(
     work: &Work<'_>,
     prices: &Prices,
+    parts: &[Parts],
     now: &[Placement],
     placed: impl Iterator<Item = (usize, &'p Placement)>,
 ) -> Loads {
     let mut loads = Loads::default();
-    for (number, placed) in placed {
-        loads::add(&mut loads, work, prices, &work.queues[number], (&now[number], placed));
+    for (at, placed) in placed {
+        let queue = &work.queues[at];
+        loads::add(&mut loads, work, prices, queue, parts[at], (&now[at], placed));
     }
     loads
-}
-
-/// The same placements on CPUs that are full; `cpus` spend their time so before that.
-fn full(
-    work: &Work<'_>,
-    placements: &[Placement],
-    cpus: &BTreeMap<CpuId, CpuTime>,
-) -> Vec<Placement> {
-    let both = work.queues.iter().zip(placements);
-    both.map(|(queue, placement)| placement.on_full_cpus(work, queue, cpus)).collect()
 }
 
 /// The machine under a setting and one set of assumptions.

@@ -9,27 +9,45 @@ use crate::placement::Placement;
 use crate::prices::Prices;
 
 /// Adds the loads of a queue's packets: divided as `now`, which was measured, and placed as
-/// `placed`.
+/// `placed`. `parts` are those of its packets.
 pub(crate) fn add(
     loads: &mut Loads,
     work: &Work<'_>,
     prices: &Prices,
     queue: &Queue<'_>,
+    parts: Parts,
     (now, placed): (&Placement, &Placement),
 ) {
-    let Some(ns) = queue.ns else { return };
-    let (cpus, packets, is_backlog) = (&Seen { work, queue }, queue.packets, queue.is_backlog);
-    let parts = parts(&Steps { cpus, prices, placed: now, packets, is_backlog }, ns);
-    let steps = Steps { cpus, prices, placed, packets, is_backlog };
+    if queue.ns.is_none() {
+        return;
+    }
+    let cpus = Seen { work, queue };
+    let steps = steps(&cpus, prices, placed);
     steps.add(loads, parts);
     handlers(&steps, now, loads);
     readers(&steps, loads);
-    wakeups(&steps, loads);
+    for (from, to, ipis) in woken(&steps) {
+        let (send, receive) = prices.reschedule(steps.cpus.distance(from, to));
+        let sent = steps.softirq(loads, from, ipis * send);
+        loads.path.wakeups += sent + steps.softirq(loads, to, ipis * receive);
+        loads.ipis += ipis;
+    }
 }
 
-/// Divides the measured time of a packet into poll and protocol.
-fn parts(steps: &Steps<'_, Seen<'_, '_>>, ns: f64) -> Parts {
-    let Seen { work, queue } = steps.cpus;
+fn steps<'a, 'b>(
+    cpus: &'a Seen<'a, 'b>,
+    prices: &'a Prices,
+    placed: &'a Placement,
+) -> Steps<'a, Seen<'a, 'b>> {
+    let Queue { packets, is_backlog, .. } = *cpus.queue;
+    Steps { cpus, prices, placed, packets, is_backlog }
+}
+
+/// Divides the measured time of a queue's packet into poll and protocol.
+pub(crate) fn parts(work: &Work<'_>, prices: &Prices, queue: &Queue<'_>, now: &Placement) -> Parts {
+    let Some(ns) = queue.ns else { return Parts::default() };
+    let cpus = Seen { work, queue };
+    let steps = &steps(&cpus, prices, now);
     let begin = steps.begin();
     if queue.is_backlog {
         return Parts { poll: 0.0, begin, protocol: ns };
@@ -42,7 +60,7 @@ fn parts(steps: &Steps<'_, Seen<'_, '_>>, ns: f64) -> Parts {
         let poll = (measured - (1.0 - away) * protocol).max(LEAST_POLL * measured);
         return Parts { poll, begin, protocol };
     }
-    let share = steps.prices.protocol_share(queue, work.protocol_share);
+    let share = prices.protocol_share(queue, work.protocol_share);
     let ratio = share / (1.0 - share).max(f64::MIN_POSITIVE);
     let poll = measured / (1.0 + (1.0 - away) * ratio);
     Parts { poll, begin, protocol: poll * ratio }
@@ -73,17 +91,13 @@ fn readers(steps: &Steps<'_, Seen<'_, '_>>, loads: &mut Loads) {
 
 /// The IPIs of wakeups per second, from one CPU to another: a reader that sleeps on an idle CPU
 /// needs one, unless the protocol runs there.
-fn woken(steps: &Steps<'_, Seen<'_, '_>>) -> Vec<(CpuId, CpuId, f64)> {
-    let mut all = Vec::new();
-    for (to, rate) in &steps.cpus.queue.wakeups {
-        for (from, part) in steps.placed.protocol() {
-            let apart = (1.0 - steps.placed.steered) * part;
-            if from != to && apart > 0.0 {
-                all.push((*from, *to, rate * apart * steps.cpus.idle(*to)));
-            }
-        }
-    }
-    all
+fn woken(steps: &Steps<'_, Seen<'_, '_>>) -> impl Iterator<Item = (CpuId, CpuId, f64)> {
+    let apart = 1.0 - steps.placed.steered;
+    steps.cpus.queue.wakeups.iter().filter(move |_| apart > 0.0).flat_map(move |(to, rate)| {
+        let woken = rate * apart * steps.cpus.idle(*to);
+        let others = steps.placed.protocol().iter().filter(move |(from, _)| *from != to);
+        others.map(move |(from, part)| (*from, *to, woken * part))
+    })
 }
 
 /// What wakeups cost the CPUs that poll, per packet (ns).
@@ -93,16 +107,7 @@ fn waking(steps: &Steps<'_, Seen<'_, '_>>) -> f64 {
         let send = steps.prices.reschedule(steps.cpus.distance(from, to)).0;
         if polls { ipis * send / steps.packets } else { 0.0 }
     };
-    woken(steps).into_iter().map(sent).sum()
-}
-
-fn wakeups(steps: &Steps<'_, Seen<'_, '_>>, loads: &mut Loads) {
-    for (from, to, ipis) in woken(steps) {
-        let (send, receive) = steps.prices.reschedule(steps.cpus.distance(from, to));
-        let sent = steps.softirq(loads, from, ipis * send);
-        loads.path.wakeups += sent + steps.softirq(loads, to, ipis * receive);
-        loads.ipis += ipis;
-    }
+    woken(steps).map(sent).sum()
 }
 
 /// The CPUs as they were seen by the packets of one queue.
@@ -113,19 +118,24 @@ struct Seen<'a, 'b> {
 
 impl Cpus for Seen<'_, '_> {
     fn softirq(&self, cpu: CpuId) -> f64 {
-        self.work.cpus.get(&cpu).map_or(0.0, |cpu| cpu.softirq)
+        self.work.seat(cpu).softirq
     }
 
     fn idle(&self, cpu: CpuId) -> f64 {
-        self.work.idle(cpu)
+        self.work.seat(cpu).idle
     }
 
     fn sibling_busy(&self, cpu: CpuId) -> f64 {
-        self.work.sibling_busy(cpu)
+        self.work.seat(cpu).sibling_busy
     }
 
     fn distance(&self, a: CpuId, b: CpuId) -> Distance {
-        self.work.analysis.after().topology.distance(a, b)
+        let levels = [a, b].map(|cpu| self.work.seat(cpu).levels);
+        match levels {
+            _ if a == b => Distance::SameCpu,
+            [Some(a), Some(b)] => Distance::between(&a, &b),
+            _ => Distance::Remote,
+        }
     }
 
     fn is_far_from_device(&self, cpu: CpuId) -> bool {

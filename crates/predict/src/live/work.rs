@@ -10,6 +10,7 @@ use netsilo_model::derive::seen_costs::dilation;
 use netsilo_model::derive::silo::Silo;
 use netsilo_model::derive::utilization::{CpuUtilization, napi_kthreads, utilization};
 use netsilo_model::machine::cpuset::{CpuId, CpuSet};
+use netsilo_model::machine::topology::Levels;
 use netsilo_model::rss::model::flows_on;
 use netsilo_model::snapshot::attribution::{Consumption, Protocol};
 use netsilo_model::snapshot::host::Snapshot;
@@ -36,6 +37,8 @@ pub struct Work<'a> {
     pub(crate) queues: Vec<Queue<'a>>,
     /// How each CPU spent its time; NAPI kthreads count as softirqs.
     pub(crate) cpus: BTreeMap<CpuId, CpuTime>,
+    /// What the cost of a step depends on, of each CPU, by its number.
+    seats: Vec<Seat>,
     /// The share of each CPU's time that the hypervisor leaves.
     pub(crate) room: Shares,
     /// CPUs to which readers are pinned, one entry for each set.
@@ -44,6 +47,19 @@ pub struct Work<'a> {
     pub(crate) idlest: Vec<CpuId>,
     /// The share of softirq time after driver and GRO, if it was sampled.
     pub(crate) protocol_share: Option<Bounds>,
+}
+
+/// A CPU, as far as the cost of a step depends on it.
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct Seat {
+    /// Share of its time in softirqs.
+    pub(crate) softirq: f64,
+    /// Share of all of its time that is idle or taken by the hypervisor.
+    pub(crate) idle: f64,
+    /// How busy the busiest of the other hardware threads of its core is.
+    pub(crate) sibling_busy: f64,
+    /// `None` outside the topology.
+    pub(crate) levels: Option<Levels>,
 }
 
 /// The receive work of one queue.
@@ -162,6 +178,7 @@ impl<'a> Work<'a> {
         let cpus = work.iter().map(|(cpu, work)| (*cpu, cpu_time(work))).collect();
         Ok(Self {
             idlest: idlest(&cpus),
+            seats: seats(analysis, &cpus),
             cpus,
             pinned: pinned_readers(&analysis.observation.attribution),
             room: work.iter().map(|(cpu, work)| (*cpu, work.room())).collect(),
@@ -199,16 +216,13 @@ impl<'a> Work<'a> {
         self.cpus.get(&cpu).map_or(0.0, |time| time.softirq / self.room(cpu)).min(1.0)
     }
 
-    /// The share of all of a CPU's time that is idle or taken by the hypervisor.
-    pub(crate) fn idle(&self, cpu: CpuId) -> f64 {
-        self.cpus.get(&cpu).map_or(0.0, CpuTime::idle)
-    }
-
     /// How busy the busiest of the other hardware threads of a CPU's core is.
     pub fn sibling_busy(&self, cpu: CpuId) -> f64 {
-        let core = self.analysis.after().topology.core_of(cpu);
-        let others = core.iter().filter(|other| *other != cpu);
-        others.map(|other| 1.0 - self.idle(other)).fold(0.0, f64::max)
+        self.seat(cpu).sibling_busy
+    }
+
+    pub(crate) fn seat(&self, cpu: CpuId) -> Seat {
+        self.seats.get(cpu.0 as usize).copied().unwrap_or_default()
     }
 
     /// The share of a CPU's time that the hypervisor leaves.
@@ -245,6 +259,7 @@ impl<'a> Work<'a> {
             cpu.sys *= factor;
             cpu.softirq *= factor;
         }
+        self.seats = seats(self.analysis, &self.cpus);
         self
     }
 }
@@ -271,6 +286,25 @@ fn settings<'a>(analysis: &Analysis<'a>, queues: &[Queue<'_>]) -> &'a Snapshot {
 fn cpu_time(work: &CpuUtilization) -> CpuTime {
     let (usr, sys) = work.tasks();
     CpuTime { usr, sys, softirq: work.bound(), booked_softirq: work.booked() }
+}
+
+/// The seats of CPUs that spend their time so.
+fn seats(analysis: &Analysis<'_>, cpus: &BTreeMap<CpuId, CpuTime>) -> Vec<Seat> {
+    let topology = &analysis.after().topology;
+    let last = cpus.keys().chain(topology.cpus.keys()).max();
+    let numbers = last.map_or(0..0, |last| 0..last.0 + 1);
+    let idle = |cpu: &CpuId| cpus.get(cpu).map_or(0.0, CpuTime::idle);
+    let seat = |cpu: CpuId| {
+        let core = topology.core_of(cpu);
+        let others = core.iter().filter(|other| *other != cpu);
+        Seat {
+            softirq: cpus.get(&cpu).map_or(0.0, |time| time.softirq),
+            idle: idle(&cpu),
+            sibling_busy: others.map(|other| 1.0 - idle(&other)).fold(0.0, f64::max),
+            levels: topology.cpus.get(&cpu).map(|known| known.levels(cpu)),
+        }
+    };
+    numbers.map(CpuId).map(seat).collect()
 }
 
 /// CPUs, the idlest first.
