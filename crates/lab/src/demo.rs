@@ -82,12 +82,27 @@ struct DemoGuest<'a> {
     netsilo: String,
 }
 
-/// Runs the demo.
+/// Runs the demo. Without a guest it shows the rest, and fails in the end.
 pub(crate) fn run(demo: &Demo) -> Result<()> {
     say("netsilo's main task: find the problem, plan, apply, prove, undo")?;
-    let load = Load::of_host()?;
-    let size = size_for(&load)?;
-    let Size { cpus, redis, nginx } = size;
+    let guest = in_guest(demo, &Load::of_host()?);
+    if demo.no_own_machine {
+        return guest;
+    }
+    if guest.is_err() {
+        say("the guest failed (the reason is at the end); what needs no guest follows")?;
+    }
+    chapter("at true speed, on this machine's own kernel")?;
+    if let Err(why) = true_speed::compare() {
+        say(&format!("not measured: {why:#}"))?;
+    }
+    chapter("your own machine, two seconds each, nothing is changed")?;
+    on_this_machine()?;
+    guest
+}
+
+fn in_guest(demo: &Demo, load: &Load) -> Result<()> {
+    let Size { cpus, redis, nginx } = size_for(load)?;
     say(&format!(
         "A guest with {cpus} CPUs on 2 sockets and a virtio NIC with 4 queues. redis runs on {},\n\
          nginx's workers on {}; redis-benchmark and wrk run outside.",
@@ -136,18 +151,7 @@ pub(crate) fn run(demo: &Demo) -> Result<()> {
     guest.netsilo("undo")?;
     let after = Knobs::read(&lab)?;
     ensure!(after == before, "not all settings are restored:\n{}", before.lines(&after));
-    say(&format!("all {} settings are restored, byte for byte", before.len()))?;
-    if demo.no_own_machine {
-        return Ok(());
-    }
-    drop(guest);
-    drop(lab);
-    chapter("at true speed, on this machine's own kernel")?;
-    if let Err(why) = true_speed::compare() {
-        say(&format!("not measured: {why:#}"))?;
-    }
-    chapter("your own machine, two seconds each, nothing is changed")?;
-    on_this_machine()
+    say(&format!("all {} settings are restored, byte for byte", before.len()))
 }
 
 /// How busy this machine is with other work.

@@ -5,6 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::ops::RangeInclusive;
 
 use crate::derive::rates::Rates;
+use crate::drivers::software::SoftwareNetdev;
 use crate::machine::cpuset::CpuId;
 use crate::machine::ids::NapiId;
 use crate::snapshot::attribution::{Attribution, Consumption, Forwarded, Poll, QueueResolution};
@@ -59,6 +60,12 @@ const READ_OF_ARRIVED: RangeInclusive<f64> = 0.8..=1.1;
 /// TCP with options, and a VLAN.
 const HEADERS: [f64; 2] = [28.0, 120.0];
 
+/// Whether a packet that arrives may still have the queue on which it was sent: veth does not
+/// record its own on each kernel.
+fn keeps_queue_of_sender(netdev: &Netdev) -> bool {
+    SoftwareNetdev::is_on_backlogs(netdev)
+}
+
 impl<T> Association<T> {
     /// An edge to something else with the same source and confidence.
     pub fn with<U>(self, to: U) -> Association<U> {
@@ -89,6 +96,7 @@ impl<'a> QueueMap<'a> {
         map.rx_queues = queues().collect();
         map.add_settings();
         map.add_polls(&attribution.polls);
+        map.add_in_order();
         map.add_packets(attribution);
         map.add_only_queues();
         map.add_interrupted(attribution, rates);
@@ -203,11 +211,29 @@ impl<'a> QueueMap<'a> {
         }
     }
 
-    /// Adds queues from packets: a packet records its rx queue, and its NAPI belongs to that queue.
+    /// Adds the NAPIs of veths: one for each rx queue, with ascending numbers
+    /// (`drivers/net/veth.c:__veth_napi_enable_range`).
+    fn add_in_order(&mut self) {
+        for (at, netdev) in self.snapshot.netdevs.iter().enumerate() {
+            let napis: Vec<NapiId> =
+                self.devices.iter().filter(|(_, of)| **of == at).map(|(napi, _)| *napi).collect();
+            if !keeps_queue_of_sender(netdev) || napis.len() != netdev.rx_queues.len() {
+                continue;
+            }
+            for (napi, queue) in napis.into_iter().zip(&netdev.rx_queues) {
+                let source = AssociationSource::InOrder;
+                let edge = Association { to: napi, source, confidence: Confidence::Named };
+                self.queues.insert(napi, (at, queue.index, edge));
+            }
+        }
+    }
+
+    /// Adds queues from packets: a packet records its rx queue, and its NAPI belongs to that queue,
+    /// unless the record is the sender's.
     ///
     /// If one NAPI has packets of several queues (it changed hands, or a socket changed queues
-    /// between two packets), the queue with most bytes is used. Approximate rows count only without
-    /// exact ones.
+    /// between two packets), the queue with most bytes is used; if several have packets of one
+    /// queue, the one with most. Approximate rows count only without exact ones.
     fn add_packets(&mut self, attribution: &Attribution) {
         let read = attribution
             .consumption
@@ -222,26 +248,24 @@ impl<'a> QueueMap<'a> {
             let votes = if is_approximate { approximate } else { exact };
             *votes = votes.saturating_add(bytes);
         }
-        for (napi, votes) in votes
-            .into_iter()
-            .filter(|(napi, _)| !self.queues.contains_key(napi))
-            .collect::<Vec<_>>()
-        {
-            let Some(&at) = self.devices.get(&napi) else { continue };
+        let mut elected: BTreeMap<(usize, u32), ((u64, u64), NapiId)> = BTreeMap::new();
+        for (napi, votes) in votes {
+            let Some(&at) = self.devices.get(&napi).filter(|_| !self.queues.contains_key(&napi))
+            else {
+                continue;
+            };
             let most = votes
                 .into_iter()
-                .filter(|(queue, _)| self.has_queue(at, *queue))
+                .filter(|(queue, _)| self.may_record(at, *queue))
                 .max_by_key(|(queue, bytes)| (*bytes, std::cmp::Reverse(*queue)));
-            let Some((queue, (exact, _))) = most else { continue };
+            let Some((queue, bytes)) = most else { continue };
+            let best = elected.entry((at, queue)).or_insert((bytes, napi));
+            *best = (*best).max((bytes, napi));
+        }
+        for ((at, queue), ((exact, _), napi)) in elected {
             let confidence = if exact > 0 { Confidence::Certain } else { Confidence::Guess };
-            self.queues.insert(
-                napi,
-                (
-                    at,
-                    queue,
-                    Association { to: napi, source: AssociationSource::Observed, confidence },
-                ),
-            );
+            let source = AssociationSource::Observed;
+            self.queues.insert(napi, (at, queue, Association { to: napi, source, confidence }));
         }
     }
 
@@ -367,7 +391,7 @@ impl<'a> QueueMap<'a> {
 
     fn origin_of_packets(&self, napi: Option<NapiId>, queue: Option<u32>) -> Origin {
         let by_napi = napi.and_then(|napi| match self.origin_of_napi(napi)? {
-            Origin::Napi(at, _) if queue.is_some_and(|queue| self.has_queue(at, queue)) => {
+            Origin::Napi(at, _) if queue.is_some_and(|queue| self.may_record(at, queue)) => {
                 Some(Origin::Queue(at, queue?))
             }
             origin => Some(origin),
@@ -392,6 +416,11 @@ impl<'a> QueueMap<'a> {
 
     fn has_queue(&self, at: usize, queue: u32) -> bool {
         self.rx_queues.contains(&(at, queue))
+    }
+
+    /// Whether packets of a netdev that record this queue arrived on it.
+    fn may_record(&self, at: usize, queue: u32) -> bool {
+        self.has_queue(at, queue) && !keeps_queue_of_sender(&self.snapshot.netdevs[at])
     }
 
     fn origin_of_napi(&self, napi: NapiId) -> Option<Origin> {

@@ -171,6 +171,8 @@ pub enum AssociationSource {
     OnlyIrq,
     /// Observed by eBPF: this NAPI polled packets of this queue.
     Observed,
+    /// The driver adds a NAPI for each queue, in their order.
+    InOrder,
 }
 
 /// How reliable an edge is.

@@ -291,8 +291,9 @@ fn cpu_time(work: &CpuUtilization) -> CpuTime {
 /// The seats of CPUs that spend their time so.
 fn seats(analysis: &Analysis<'_>, cpus: &BTreeMap<CpuId, CpuTime>) -> Vec<Seat> {
     let topology = &analysis.after().topology;
-    let last = cpus.keys().chain(topology.cpus.keys()).max();
-    let numbers = last.map_or(0..0, |last| 0..last.0 + 1);
+    // A set leaves impossible numbers out.
+    let all: CpuSet = cpus.keys().chain(topology.cpus.keys()).copied().collect();
+    let numbers = all.highest().map_or(0..0, |last| 0..last.0 + 1);
     let idle = |cpu: &CpuId| cpus.get(cpu).map_or(0.0, CpuTime::idle);
     let seat = |cpu: CpuId| {
         let core = topology.core_of(cpu);

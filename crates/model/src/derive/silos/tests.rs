@@ -132,6 +132,46 @@ fn a_napi_belongs_to_the_queue_of_its_packets() {
     assert_eq!((napi.to, napi.source), (NapiId(8193), AssociationSource::Observed));
 }
 
+/// All packets of both NAPIs say that they came on queue 0.
+fn packets_of_queue_0() -> Observation {
+    let mut scene = scene();
+    scene.netdevs[0].napis_unknown = true;
+    let mut observation = scene.observation();
+    let rows = &mut observation.attribution.consumption;
+    rows.iter_mut().for_each(|row| row.rx_queue = Some(0));
+    let others = rows.clone().into_iter();
+    rows.extend(others.map(|row| Consumption { napi: Some(NapiId(8194)), bytes: 7, ..row }));
+    observation
+}
+
+fn queues_and_napis(observation: &Observation) -> Vec<(Option<u32>, NapiId)> {
+    let queues = silos_of(observation).queues;
+    queues.iter().filter_map(|silo| Some((silo.queue, silo.napi.clone()?.to))).collect()
+}
+
+/// Linux 6.18, TCP on a veth with two queues.
+#[test]
+fn the_napis_of_a_veth_are_those_of_its_queues_in_order_whatever_its_packets_say() {
+    let mut observation = packets_of_queue_0();
+    for snapshot in [&mut observation.before, &mut observation.after] {
+        (snapshot.netdevs[0].driver, snapshot.netdevs[0].device_path) = (Some("veth".into()), None);
+    }
+    let in_order = [(Some(0), NapiId(8193)), (Some(1), NapiId(8194))];
+    assert_eq!(queues_and_napis(&observation), in_order);
+
+    // One of its NAPIs was not seen: the other one may belong to either queue.
+    observation.attribution.polls.retain(|poll| poll.napi == NapiId(8194));
+    assert_eq!(queues_and_napis(&observation), [(None, NapiId(8194))]);
+}
+
+#[test]
+fn of_two_napis_with_packets_of_one_queue_the_one_with_most_belongs_to_it() {
+    let observation = packets_of_queue_0();
+    // The other one by its interrupt.
+    let expected = [(Some(0), NapiId(8193)), (Some(1), NapiId(8194))];
+    assert_eq!(queues_and_napis(&observation), expected);
+}
+
 /// The case of vmxnet3 without a known RSS hash.
 #[test]
 fn a_napi_belongs_to_the_only_open_queue_whose_interrupt_is_on_its_cpu() {
