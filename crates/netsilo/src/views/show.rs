@@ -180,9 +180,11 @@ fn is_read_elsewhere(silo: &Silo, before: &Silo) -> bool {
 }
 
 fn queue_row(silo: &Silo) -> Vec<Styled> {
-    let softirq = silo.softirq.map(|softirq| {
-        let sampled = if softirq.measured { "" } else { "~" };
-        load(softirq.share, format!("{sampled}{}", percent(softirq.share)))
+    // The queue's own part: all softirq time of its CPU is in the other table.
+    let softirq = silo.softirq.filter(|_| !silo.own_share.is_empty()).map(|softirq| {
+        let (sampled, own) =
+            (if softirq.measured { "" } else { "~" }, silo.own_share.values().sum());
+        load(own, format!("{sampled}{}", percent(own)))
     });
     let cpus = |cpus: &Option<CpuSet>| cell(or_dash(cpus.as_ref(), CpuSet::to_string));
     vec![
