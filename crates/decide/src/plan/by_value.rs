@@ -146,11 +146,10 @@ pub(super) fn rfs(snapshot: &Snapshot, netdevs: &[&Netdev], goal: &Goal) -> Plan
     let refused = |refusal| Plan { refusals: vec![refusal], ..Plan::default() };
     let Some(wanted) = goal.rfs.filter(|_| !netdevs.is_empty()) else { return Plan::default() };
     let Some(old) = snapshot.net.rps_sock_flow_entries else {
-        let has_rps = netdevs.iter().flat_map(|it| &it.rx_queues).any(|it| it.rps_cpus.is_some());
-        let reason = if has_rps {
-            "it is a sysctl of the whole machine, which this network namespace does not show"
-        } else {
+        let reason = if snapshot.is_of_first_netns() {
             "this kernel has no RPS and no RFS"
+        } else {
+            "it is a sysctl of the whole machine, which this network namespace does not show"
         };
         let subject = "rps_sock_flow_entries";
         return refused(Refusal::new(subject, RefusalCause::NoSuchKnob, reason.into()));
@@ -377,10 +376,10 @@ mod tests {
         let mut namespace = after.clone();
         namespace.net.rps_sock_flow_entries = None;
         let refused =
-            |netdevs: &[&Netdev]| super::rfs(&namespace, netdevs, &goal).refusals[0].reason.clone();
-        assert!(refused(&netdevs).contains("network namespace"), "{}", refused(&netdevs));
-        let mut old = namespace.netdevs[3].clone();
-        old.rx_queues[0].rps_cpus = None;
-        assert_eq!(refused(&[&old]), "this kernel has no RPS and no RFS");
+            |snapshot: &Snapshot| super::rfs(snapshot, &netdevs, &goal).refusals[0].reason.clone();
+        assert!(refused(&namespace).contains("network namespace"), "{}", refused(&namespace));
+        let queues = namespace.netdevs.iter_mut().flat_map(|netdev| &mut netdev.rx_queues);
+        queues.for_each(|queue| queue.rps_cpus = None);
+        assert_eq!(refused(&namespace), "this kernel has no RPS and no RFS");
     }
 }

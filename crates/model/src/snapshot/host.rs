@@ -111,6 +111,15 @@ pub struct HostIdentity {
     pub virtual_machine: Option<bool>,
 }
 
+impl Snapshot {
+    /// Whether the network namespace of the netdevs is the machine's first one, the only one that
+    /// shows the table of RFS. Also true if the kernel has no RPS.
+    pub fn is_of_first_netns(&self) -> bool {
+        let mut queues = self.netdevs.iter().flat_map(|netdev| &netdev.rx_queues);
+        self.net.rps_sock_flow_entries.is_some() || !queues.any(|queue| queue.rps_cpus.is_some())
+    }
+}
+
 impl HostIdentity {
     /// Whether a network namespace is that of the netdevs. Also true if either is not known.
     pub fn is_own_netns(&self, netns: u32) -> bool {

@@ -350,7 +350,7 @@ fn a_ring_is_enlarged_unless_the_driver_shows_that_it_had_free_descriptors() {
 
 #[test]
 fn a_maximum_that_allows_the_larger_buffer_is_not_written() {
-    let written = |max: u64| {
+    let written = |table: Option<u32>, max: u64| {
         let observation = with(scene(&[("0", 0.2)]).observation(), |at, snapshot| {
             snapshot.protocols = [("UdpRcvbufErrors".into(), at * 9000)].into();
             let socket = LosingSocket {
@@ -367,13 +367,15 @@ fn a_maximum_that_allows_the_larger_buffer_is_not_written() {
                 [("net.core.rmem_default", 212_992), ("net.core.rmem_max", max)].into_iter();
             snapshot.net.sysctls =
                 sysctls.map(|(name, value)| (name.to_owned(), value.to_string())).collect();
+            snapshot.net.rps_sock_flow_entries = table;
         });
         let overflow = found(&observation, FindingId::SocketBufferOverflow).unwrap();
         let changes = overflow.remedies.iter().flat_map(|it| &it.changes);
         changes.map(|it| it.target.to_string()).collect::<Vec<_>>()
     };
     let both = ["net.core.rmem_default", "net.core.rmem_max"];
-    assert_eq!(written(425_983), both);
-    assert_eq!(written(425_984), both[..1], "it would be set to the value that it has");
-    assert_eq!(written(1_000_000), both[..1], "it would be lowered");
+    assert_eq!(written(Some(0), 425_983), both);
+    assert_eq!(written(Some(0), 425_984), both[..1], "it would be set to the value that it has");
+    assert_eq!(written(Some(0), 1_000_000), both[..1], "it would be lowered");
+    assert!(written(None, 425_983).is_empty(), "another namespace than the first cannot");
 }

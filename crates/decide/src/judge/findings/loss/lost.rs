@@ -10,6 +10,10 @@ use crate::judge::ledger::Ledger;
 
 /// Changes a sysctl. Empty if it was not read or already has the value.
 pub(super) fn sysctl(analysis: &Analysis<'_>, name: &str, new: u64, reason: &str) -> Vec<Change> {
+    // Other network namespaces show these of the whole machine, but do not write them.
+    if name.starts_with("net.core.rmem_") && !analysis.after().is_of_first_netns() {
+        return Vec::new();
+    }
     analysis.change(knobs::Sysctl { name: name.to_owned() }, Words::new(&new.to_string()), reason)
 }
 
