@@ -457,7 +457,10 @@ fn totals(silos: &Silos, attribution: &Attribution) -> HostTotals {
         .iter()
         .sum::<f64>();
     let counted = attribution.source != AttributionSource::None && !attribution.elapsed.is_zero();
-    let bytes = counted.then_some(by_queue + elsewhere);
+    let all = by_queue + elsewhere;
+    // sock_diag sees TCP of visible processes only: no such bytes are not 0 bytes.
+    let sees_all = attribution.source == AttributionSource::Bpf;
+    let bytes = (counted && (sees_all || all > 0.0)).then_some(all);
     let polled = silos.queues.iter().filter_map(|silo| silo.packets_per_s);
     let mut seen = BTreeSet::new();
     let interrupts =
@@ -564,6 +567,28 @@ mod tests {
         ];
         assert_eq!(report.notes, expected);
         assert_eq!((report.totals.bytes_per_s, report.totals.packets_per_s), (None, None));
+    }
+
+    #[test]
+    fn what_sock_diag_cannot_see_is_not_zero_and_one_reason_is_one_note() {
+        let mut observation = Scene { without_bpf: true, ..scene() }.observation();
+        let hook = |quantity: &str, refused: &str| Hook {
+            quantity: quantity.into(),
+            hook: "tp_btf/a".into(),
+            refused: Some(refused.into()),
+        };
+        observation.attribution.source = AttributionSource::SockDiag;
+        observation.attribution.elapsed = std::time::Duration::from_secs(1);
+        observation.attribution.hooks =
+            ["polls", "wakeups"].map(|it| hook(it, "no privilege")).into();
+        observation.attribution.hooks.push(hook("hardirqs", "no such hook"));
+        let report = report(&observation);
+        assert_eq!(report.totals.bytes_per_s, None);
+        let expected = [
+            "polls, wakeups not counted: no privilege",
+            "hardirqs not counted: tp_btf/a is unavailable: no such hook",
+        ];
+        assert!(report.notes.ends_with(&expected.map(str::to_owned)), "{:?}", report.notes);
     }
 
     #[test]

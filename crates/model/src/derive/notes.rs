@@ -43,7 +43,10 @@ pub fn knob_name(knob: OwnedKnob) -> &'static str {
 }
 
 fn nothing_to_show(snapshot: &Snapshot) -> Option<String> {
-    let placeable = |netdev: &&Netdev| netdev.rx_queues.iter().any(|queue| queue.irq.is_some());
+    let is_threaded = |netdev: &Netdev| netdev.napis.iter().any(|napi| napi.thread.is_some());
+    let placeable = |netdev: &&Netdev| {
+        netdev.rx_queues.iter().any(|queue| queue.irq.is_some()) || is_threaded(netdev)
+    };
     let queues = || {
         snapshot
             .netdevs
@@ -60,10 +63,12 @@ fn nothing_to_show(snapshot: &Snapshot) -> Option<String> {
         ));
     }
     match queues() {
-        0 => Some("nothing to place: no netdev has an rx queue with a known interrupt".into()),
+        0 => Some(
+            "nothing to place: no netdev has an rx queue with a known interrupt or NAPI kthread"
+                .into(),
+        ),
         1 => Some(format!(
-            "one rx queue on {cpus} cpus: its interrupt can be moved, but only RPS can spread \
-             its work"
+            "one rx queue on {cpus} cpus: it can be moved, but only RPS can spread its work"
         )),
         _ => None,
     }
@@ -87,7 +92,7 @@ fn attribution(attribution: &Attribution) -> Vec<String> {
         AttributionSource::Bpf => {}
     }
     notes.extend(sampled(attribution.sampling));
-    notes.extend(by_quantity(attribution).into_iter().filter_map(refusal));
+    notes.extend(refusals(attribution));
     if attribution.lost_events > 0 {
         notes
             .push(format!("{} events were lost because a table was full", attribution.lost_events));
@@ -119,21 +124,40 @@ fn by_quantity(attribution: &Attribution) -> Vec<Vec<&Hook>> {
     quantities
 }
 
-/// Why a quantity is not measured, or less of it; `None` if any hook counts all of it
-/// (`netsilo doctor` shows which).
-fn refusal(hooks: Vec<&Hook>) -> Option<String> {
-    let best = hooks.first()?;
-    let why = best.refused.as_ref()?;
-    Some(match hooks.iter().find(|hook| hook.refused.is_none()) {
-        // Two programs for one hook, as of wakeups: the second one reads less.
-        Some(lesser) if lesser.hook == best.hook => format!(
-            "{} counted, but not how many of them find the CPU idle: the program for {} that tells \
-             it was refused: {why}",
-            best.quantity, best.hook
-        ),
-        Some(_) => return None,
-        None => format!("{} not counted: {} is unavailable: {why}", best.quantity, best.hook),
-    })
+/// Why quantities are not measured, or less of them (`netsilo doctor` shows which hooks are
+/// missing). Those with one reason are one note.
+fn refusals(attribution: &Attribution) -> Vec<String> {
+    let mut notes = Vec::new();
+    let mut missing: Vec<(&str, Vec<&Hook>)> = Vec::new();
+    for hooks in by_quantity(attribution) {
+        let Some((best, why)) = hooks.first().and_then(|it| Some((*it, it.refused.as_deref()?)))
+        else {
+            continue;
+        };
+        match hooks.iter().find(|hook| hook.refused.is_none()) {
+            // Two programs for one hook, as of wakeups: the second one reads less.
+            Some(lesser) if lesser.hook == best.hook => notes.push(format!(
+                "{} counted, but not how many of them find the CPU idle: the program for {} that \
+                 tells it was refused: {why}",
+                best.quantity, best.hook
+            )),
+            Some(_) => (),
+            None => match missing.iter_mut().find(|(known, _)| *known == why) {
+                Some((_, alike)) => alike.push(best),
+                None => missing.push((why, vec![best])),
+            },
+        }
+    }
+    notes.extend(missing.into_iter().map(|(why, hooks)| match hooks[..] {
+        [only] => {
+            format!("{} not counted: {} is unavailable: {why}", only.quantity, only.hook)
+        }
+        _ => {
+            let quantities: Vec<&str> = hooks.iter().map(|hook| &*hook.quantity).collect();
+            format!("{} not counted: {why}", quantities.join(", "))
+        }
+    }));
+    notes
 }
 
 fn unresolved(silos: &Silos) -> Option<String> {

@@ -25,7 +25,8 @@ pub(crate) fn render(why: &Why, on: Presentation) -> Styled {
         time(&mut text, cpu);
     }
     if why.causes.is_empty() {
-        let _ = writeln!(text, "\n{NO_WORK}");
+        let is_unseen = why.cpu.as_ref().is_some_and(|cpu| cpu.split.measured.is_none());
+        let _ = writeln!(text, "\n{}", if is_unseen { UNSEEN } else { NO_WORK });
     }
     for cause in &why.causes {
         crate::views::why::cause(&mut text, cause, on);
@@ -42,6 +43,10 @@ pub(crate) fn render(why: &Why, on: Presentation) -> Styled {
 /// What to do where nothing was seen.
 const NO_WORK: &str = "no softirq or interrupt work was seen there\n  \
     --interval 10s sees rare work; netsilo show lists the cpus that have some";
+
+/// What to do where nothing could be seen.
+const UNSEEN: &str =
+    "which work its softirqs did was not counted: netsilo doctor says what is missing";
 
 fn title(cpu: &CpuWhy) -> String {
     let mut parts = vec![format!("cpu {}", cpu.cpu)];

@@ -49,7 +49,10 @@ pub(super) fn listing(window: &Window, palette: Palette) -> Listing {
         rows: consumers.iter().map(|(tgid, consumer)| row(*tgid, consumer, palette)).collect(),
         empty: match window.report.attribution.source {
             AttributionSource::None => "consumers unknown: nothing was counted",
-            _ => "no consumer matches; without a filter: none was seen to read in this window",
+            AttributionSource::SockDiag => "no consumer of TCP was seen; others are not counted",
+            AttributionSource::Bpf => {
+                "no consumer matches; without a filter: none was seen to read in this window"
+            }
         }
         .into(),
         notes: vec![
