@@ -4,6 +4,7 @@
 
 mod conforms;
 
+use serde_json::Value;
 use std::collections::BTreeMap;
 use std::io::Write as _;
 use std::process::{Child, Command, Output, Stdio};
@@ -105,6 +106,8 @@ fn every_thread_is_pinned_and_undo_restores_each_threads_cpus() {
         said(&pinned)
     );
     assert!(said(&pin(&["--yes"])).contains("nothing to do"));
+    let nothing: Value = serde_json::from_slice(&pin(&["--yes", "--json"]).stdout).unwrap();
+    assert_eq!(nothing["transaction"], Value::Null);
     let undone = netsilo(&["undo"], state.path());
     assert!(as_before(), "{}", said(&undone));
     drop(done);

@@ -122,6 +122,9 @@ pub(crate) fn apply(plan: &Plan, options: &ApplyOptions, force: bool) -> Result<
         out::proposal(&views::plan::render(plan), options.json);
     }
     if plan.changes.is_empty() {
+        if options.json && options.yes {
+            out::json(&Versioned::first(ApplyResult::nothing()))?;
+        }
         return Ok(match crate::verbs::plan::exit(plan, false) {
             Exit::Printed if options.yes => Exit::Done,
             exit => exit,

@@ -50,7 +50,10 @@ pub(crate) fn run(args: &Args) -> Result<Exit> {
         ConfirmResult::Restored(id, RestoredBy::Guard | RestoredBy::Confirm) => {
             return late(id, "when its time limit passed");
         }
-        ConfirmResult::Restored(id, by) => return late(id, &format!("by {by}")),
+        ConfirmResult::Restored(id, by) => {
+            let why = format!("nothing awaits confirmation: {by} undid transaction {id}");
+            return Err(ExitError(Exit::Refused, why).into());
+        }
         ConfirmResult::RestoredNow(undone) => {
             eprint_line(report(std::slice::from_ref(&undone), true).trim_end());
             if !undone.is_complete() {

@@ -19,7 +19,7 @@ pub(crate) struct ApplyResult<'a> {
     changes: Vec<KnobNow<'a>>,
     /// Where each moved interrupt arrived.
     arrivals: Vec<ArrivalOf<'a>>,
-    /// Time limit for `netsilo confirm`, in seconds.
+    /// Knobs that another program has written since, with their values.
     overwritten: Vec<KnobNow<'a>>,
     /// Time in which `netsilo confirm` must follow, in seconds.
     confirm_within_seconds: Option<u64>,
@@ -59,6 +59,11 @@ impl<'a> ApplyResult<'a> {
             confirm_within_seconds: confirm_within.map(|time| time.as_secs()),
             verified: None,
         }
+    }
+
+    /// The result of a plan without changes.
+    pub(crate) fn nothing() -> Self {
+        Self::default()
     }
 
     /// The result if the plan made the machine worse.

@@ -94,6 +94,9 @@ fn a_confirmed_transaction_stays_and_its_guard_ends_at_once() {
     assert_eq!(host.affinities(), NEW);
     assert_eq!(output_of(&host.run("undo", &[])).0, Some(0));
     assert_eq!(host.affinities(), OLD);
+    let (code, text) = output_of(&host.run("confirm", &[]));
+    let nothing = "nothing awaits confirmation: undo undid transaction 1";
+    assert!(code == Some(1) && text.contains(nothing), "{text}");
 }
 
 #[test]
