@@ -114,7 +114,17 @@ fn problem(
 }
 
 fn kernel(machine: &Prerequisites) -> Area {
-    let mut problems: Vec<Problem> = machine.missing.iter().copied().map(lacking).collect();
+    let lacks = |feature: &KernelFeature| match feature {
+        // The kernel has both or none; only the table of RFS is missing in other namespaces.
+        KernelFeature::Rfs if !machine.missing.contains(&KernelFeature::Rps) => problem(
+            Severity::Info,
+            "RFS's table is not shown in this network namespace",
+            "plan does not offer RFS",
+            "run netsilo in the host's network namespace",
+        ),
+        feature => lacking(*feature),
+    };
+    let mut problems: Vec<Problem> = machine.missing.iter().map(lacks).collect();
     if machine.lockdown.as_deref() == Some("confidentiality") {
         problems.push(problem(
             Severity::Warning,

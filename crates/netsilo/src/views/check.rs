@@ -159,8 +159,9 @@ fn fix_all(text: &mut Styled, first: &Finding, others: &[&Finding]) {
     let changes: usize = remedies.map(|remedy| remedy.changes.len()).sum();
     if changes > 0 {
         let all = FixRequest { id: first.id, subject: None };
-        text.push(Meaning::Work, format_args!("      netsilo plan --fix {all}"));
-        let _ = writeln!(text, " for all {} ({changes} settings)", others.len() + 1);
+        let settings = plural(changes, "setting");
+        let _ = write!(text, "      all {}, {settings}: ", others.len() + 1);
+        text.push(Meaning::Work, format_args!("netsilo plan --fix {all}\n"));
     }
 }
 

@@ -29,10 +29,11 @@ pub(super) fn spread(judged: &Judged<'_>, load: &CpuWork<'_>) -> Remedy {
     let changes: Vec<Change> =
         plan.changes.iter().filter(|change| moves_one_of(change, &leaving)).cloned().collect();
     let gain = match (changes.is_empty(), load.queues.len()) {
-        (true, 0) => Gain::Unknown(
-            "none of the known rx queues is polled on this cpu: netsilo explain lists its work"
-                .into(),
-        ),
+        (true, 0) => Gain::Unknown(format!(
+            "none of the rx queues with an interrupt is polled on this cpu: netsilo explain cpu{} \
+             lists its work",
+            load.cpu
+        )),
         (true, _) if judged.has_one_cpu() => Gain::Nothing("there is no other cpu".into()),
         (true, 1) => Gain::Nothing("moving its only queue would only make another cpu busy".into()),
         (true, _) => Gain::Nothing(kept(&judged.plan, &load.queues)),
@@ -47,7 +48,9 @@ pub(super) fn spread(judged: &Judged<'_>, load: &CpuWork<'_>) -> Remedy {
              one cpu"
                 .to_owned()
         }
-        (true, _) => "find the cpu's work and its causes with netsilo explain".to_owned(),
+        (true, _) => {
+            format!("find the cpu's work and its causes with netsilo explain cpu{}", load.cpu)
+        }
         (false, 1) => format!("move {} to another cpu", leaving[0].label()),
         (false, n) if n == load.queues.len() => format!("move its {n} queues to other cpus"),
         (false, n) => format!("move {n} of its {} queues to other cpus", load.queues.len()),
