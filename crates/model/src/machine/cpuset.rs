@@ -16,8 +16,21 @@ pub const MAX_CPUS: u32 = 8192;
     Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize,
 )]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
-#[serde(transparent)]
+#[serde(try_from = "u32")]
 pub struct CpuId(pub u32);
+
+impl TryFrom<u32> for CpuId {
+    type Error = CpuSetError;
+
+    /// Refuses numbers of [`MAX_CPUS`] and above: tables by CPU would take all memory.
+    fn try_from(cpu: u32) -> Result<Self, CpuSetError> {
+        if cpu < MAX_CPUS {
+            return Ok(Self(cpu));
+        }
+        let kind = CpuSetErrorKind::OutOfRange { cpu: cpu.into(), highest: MAX_CPUS - 1 };
+        Err(CpuSetError { text: cpu.to_string(), at: 0, kind })
+    }
+}
 
 impl fmt::Display for CpuId {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -471,6 +484,19 @@ mod tests {
         assert_eq!(cpus("").to_mask(32), "00000000");
         assert_eq!(cpus("63").to_mask(64), "80000000,00000000");
         assert_eq!(cpus("64").to_mask(2), "1,00000000,00000000");
+    }
+
+    /// Tables by CPU have an entry for each number up to the highest.
+    #[test]
+    fn a_number_that_no_cpu_has_is_not_read() {
+        let read = |json: &str| serde_json::from_str::<CpuId>(json).map_err(|e| e.to_string());
+        assert_eq!(read("8191"), Ok(CpuId(8191)));
+        for number in ["8192", "50000000", "4294967295"] {
+            assert!(read(number).unwrap_err().contains("8191"), "{:?}", read(number));
+            let key = format!("{{\"{number}\": 1}}");
+            let table = serde_json::from_str::<std::collections::BTreeMap<CpuId, u32>>(&key);
+            assert!(table.unwrap_err().to_string().contains("8191"));
+        }
     }
 
     #[test]
