@@ -85,6 +85,7 @@ pub(crate) fn write(kernel: &dyn Kernel, dir: &Path, mut changes: Vec<Change>) -
 fn drifted(drift: Drift) -> (Target, WriteResult) {
     match drift {
         Drift::Changed { target, now, .. } => (target, WriteResult::Overwritten(now)),
+        Drift::OtherName { target, .. } => (target, WriteResult::Gone),
         Drift::Unreadable(error) => refused(&error),
     }
 }

@@ -159,6 +159,13 @@ pub enum Drift {
         /// Its current value.
         now: Value,
     },
+    /// Its netdev has another name, or another netdev has its interface index.
+    OtherName {
+        /// The knob.
+        target: Target,
+        /// The netdev that is here.
+        name: String,
+    },
     /// It was not found or could not be read.
     Unreadable(KnobError),
 }
@@ -168,6 +175,9 @@ impl fmt::Display for Drift {
         match self {
             Self::Changed { target, planned, now } => {
                 write!(f, "{target} was {planned} when the plan was made and is {now} now")
+            }
+            Self::OtherName { target, name } => {
+                write!(f, "{target}: this netdev is called {name} now, or {name} replaced it")
             }
             Self::Unreadable(e) => e.fmt(f),
         }
@@ -313,6 +323,10 @@ fn check<'a>(kernel: &dyn Kernel, changes: &'a [Change]) -> Result<Vec<Write<'a>
         let (target, old, new) = (&change.target, &change.old, &change.new);
         if !seen.insert(target) {
             return Err(ApplyError::DuplicateTarget(Box::new(target.clone())));
+        }
+        if let Some(name) = knob::other_name(kernel, target) {
+            drifts.push(Drift::OtherName { target: target.clone(), name });
+            continue;
         }
         let now = match knob::read(kernel, target) {
             Ok(now) if now.value == *old => now,

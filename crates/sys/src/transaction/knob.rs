@@ -16,7 +16,7 @@ pub(crate) use access::{Patience, put_back, read_now, refuse_waiting, settle};
 pub use access::{Reading, is_as_good, may_write, read, read_settled, write, write_back};
 pub use error::{Hint, KnobError};
 pub use find::NapiOf;
-pub(crate) use find::{CGROUPS, napi_of, present_netdev};
+pub(crate) use find::{CGROUPS, napi_of, other_name, present_netdev};
 pub use napis::NapisDisabled;
 pub(crate) use napis::{enabled as napis_enabled, is_up};
 pub use refusal::Doing;

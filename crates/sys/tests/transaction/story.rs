@@ -294,6 +294,20 @@ fn a_virtual_netdev_that_replaced_one_of_the_same_name_and_index_is_not_written(
 }
 
 #[test]
+fn a_plan_is_not_written_to_a_netdev_with_another_name() {
+    let dir = tempdir();
+    let kernel = Fake::new(dir.path());
+    let plan = [change(&kernel, create_veth0(&kernel, "00\n"), cpus("1"))];
+    let net = kernel.root.join("sys/class/net");
+    std::fs::rename(net.join("veth0"), net.join("docker7")).unwrap();
+    let error = apply(&kernel, &plan).unwrap_err();
+    let why = "veth0 rx-0 rps_cpus: this netdev is called docker7 now, or docker7 replaced it; \
+               nothing was written: make a new plan";
+    assert_eq!(error.to_string(), why);
+    assert_eq!(kernel.writes.get(), 0);
+}
+
+#[test]
 fn a_journal_without_the_creation_of_netdevs_is_undone_by_name_and_index() {
     let dir = tempdir();
     let kernel = Fake::new(dir.path());

@@ -168,6 +168,13 @@ pub(crate) fn present_netdev(
     Some((name, created))
 }
 
+/// The current name of a target's netdev, if it differs: it was renamed, or another one has its
+/// interface index.
+pub(crate) fn other_name(kernel: &dyn Kernel, target: &Target) -> Option<String> {
+    let netdev = target.netdev()?;
+    name_now(kernel, netdev).ok().filter(|now| *now != netdev.name)
+}
+
 fn find_netdev(
     kernel: &dyn Kernel,
     target: &Target,
