@@ -132,8 +132,10 @@ impl Exit {
         if let Some(ExitError(exit, _)) = error.downcast_ref() {
             return *exit;
         }
-        let journal = |error: &JournalError| {
-            if error.is_permission() { Self::NoPermission } else { Self::Refused }
+        let journal = |error: &JournalError| match error {
+            JournalError::Unrecorded { .. } => Self::RestoreIncomplete,
+            error if error.is_permission() => Self::NoPermission,
+            _ => Self::Refused,
         };
         if let Some(error) = error.downcast_ref::<JournalError>() {
             return journal(error);

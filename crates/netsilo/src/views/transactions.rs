@@ -13,6 +13,9 @@ use serde::Serialize;
 use crate::tell::words::plural;
 use crate::views::undone::{Fate, fate};
 
+/// Seconds from 1970 to the first year that RFC 3339 cannot write.
+const YEAR_10000: u64 = 253_402_300_800;
+
 /// What netsilo wrote, as JSON.
 #[derive(Debug, Serialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
@@ -88,7 +91,7 @@ impl<'a> Transactions<'a> {
     pub(crate) fn text(&self) -> String {
         let mut text = String::new();
         for it in &self.transactions {
-            let at = it.at.map(|at| {
+            let at = it.at.filter(|at| *at < YEAR_10000).map(|at| {
                 let at = SystemTime::UNIX_EPOCH + Duration::from_secs(at);
                 format!(", {}", humantime::format_rfc3339_seconds(at))
             });

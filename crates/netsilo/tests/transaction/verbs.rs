@@ -46,6 +46,29 @@ fn undo_of_one_transaction_leaves_the_others() {
 }
 
 #[test]
+fn an_undo_that_a_full_disk_cannot_record_says_what_was_restored() {
+    let host = Host::new();
+    assert_eq!(output_of(&host.run("apply", &["--yes"])).0, Some(0));
+    let journal = host.state().join("journal");
+    assert!(std::fs::metadata(&journal).unwrap().len() > 512);
+    // The journal cannot grow.
+    let script = format!("trap '' XFSZ; ulimit -f 1; exec {}", host.words("undo", &[]));
+    let (code, text) = output_of(&Command::new("sh").args(["-c", &script]).output().unwrap());
+    assert!(text.contains("transaction 1 was undone, but this cannot be recorded: "), "{text}");
+    assert_eq!((code, host.affinities()), (Some(21), ["01\n", "01\n"].map(str::to_owned)));
+    assert_eq!(output_of(&host.run("undo", &[])).0, Some(0));
+    assert_eq!(output_of(&host.run("undo", &[])), (Some(0), "nothing to undo\n".into()));
+    // Time of a journal that somebody has edited.
+    let edited = std::fs::read_to_string(&journal).unwrap();
+    let at = edited.find("\"at\":").unwrap() + 5;
+    let end = at + edited[at..].find(|it: char| !it.is_ascii_digit()).unwrap();
+    let edited = format!("{}9223372036854775808{}", &edited[..at], &edited[end..]);
+    std::fs::write(&journal, edited).unwrap();
+    let (code, text) = output_of(&host.run("undo", &["--list"]));
+    assert_eq!((code, text.contains("transaction 1, by apply: undone")), (Some(0), true), "{text}");
+}
+
+#[test]
 fn without_a_terminal_and_without_yes_nothing_is_written() {
     let host = Host::new();
     let (code, text) = output_of(&host.run("apply", &[]));

@@ -53,6 +53,17 @@ pub enum JournalError {
         /// The lock.
         path: PathBuf,
     },
+    /// Settings were restored, but the journal cannot say so.
+    #[error(
+        "transaction {transaction} was undone, but this cannot be recorded: {why}; then run \
+         `netsilo undo` again"
+    )]
+    Unrecorded {
+        /// The transaction.
+        transaction: u64,
+        /// Why it cannot be recorded.
+        why: Box<JournalError>,
+    },
     /// A line before the last is damaged.
     #[error(
         "{}: {source}; nothing was changed and nothing is lost: repair the line, or move the file \

@@ -115,7 +115,10 @@ pub fn undo(
         // Values form a chain: the value of an older transaction appears only after all newer ones
         // are undone.
         if complete || forget {
-            journal.undone(transaction.id, by)?;
+            journal.undone(transaction.id, by).map_err(|why| JournalError::Unrecorded {
+                transaction: transaction.id,
+                why: Box::new(why),
+            })?;
         } else {
             stays_open(kernel, &mut journal, transaction.id);
         }
