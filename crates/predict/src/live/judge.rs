@@ -338,20 +338,10 @@ fn limit(work: &Work<'_>, cpus: &BTreeMap<CpuId, CpuTime>, stay: &Staying) -> (f
         room: work.room.get(cpu).copied().unwrap_or(1.0),
         stays: if stay.cpus.contains(*cpu) { stay.share } else { 0.0 },
     };
-    let links = links(work).map(|(netdev, share)| (share, Limit::Link(netdev.name.clone())));
-    let (share, limit) = fullest(cpus.iter().map(used), &work.pinned, links);
+    let link = work.fullest_link.iter().cloned();
+    let link = link.map(|(netdev, share)| (work.load * share, Limit::Link(netdev)));
+    let (share, limit) = fullest(cpus.iter().map(used), &work.pinned, link);
     (1.0 / share.max(1e-6), limit)
-}
-
-/// How full the link of each netdev is.
-fn links<'a>(work: &'a Work<'_>) -> impl Iterator<Item = (&'a Netdev, f64)> {
-    let share = |netdev| work.load * work.analysis.link_use(netdev).unwrap_or(0.0);
-    work.analysis.running().map(move |netdev| (netdev, share(netdev)))
-}
-
-/// How full the fullest link is.
-fn fullest_link(work: &Work<'_>) -> f64 {
-    links(work).map(|(_, share)| share).fold(f64::MIN_POSITIVE, f64::max)
 }
 
 /// A likely value, and its interval from the values with each unknown quantity at its ends: the
@@ -498,7 +488,8 @@ impl Judge<'_> {
             let gain = interval(likely.ratio(), ends.iter().copied()).map(|ratio| ratio - 1.0);
             let gain = with_sign_of(gain, ends.as_flattened());
             // Nothing but a faster link carries more than the link.
-            let most = 1.0 / fullest_link(&self.work) - 1.0;
+            let link = self.work.fullest_link.as_ref().map_or(0.0, |(_, share)| *share);
+            let most = 1.0 / (self.work.load * link).max(f64::MIN_POSITIVE) - 1.0;
             Estimate { high: gain.high.min(most.max(gain.value)), ..gain }
         };
         Expected {

@@ -41,6 +41,8 @@ pub struct Work<'a> {
     seats: Vec<Seat>,
     /// The share of each CPU's time that the hypervisor leaves.
     pub(crate) room: Shares,
+    /// The fullest link, and how full it is at the observed load.
+    pub(crate) fullest_link: Option<(String, f64)>,
     /// CPUs to which readers are pinned, one entry for each set.
     pub(crate) pinned: Vec<CpuSet>,
     /// The CPUs, the idlest first.
@@ -177,6 +179,7 @@ impl<'a> Work<'a> {
         let work = utilization(analysis);
         let cpus = work.iter().map(|(cpu, work)| (*cpu, cpu_time(work))).collect();
         Ok(Self {
+            fullest_link: fullest_link(analysis),
             idlest: idlest(&cpus),
             seats: seats(analysis, &cpus),
             cpus,
@@ -286,6 +289,13 @@ fn settings<'a>(analysis: &Analysis<'a>, queues: &[Queue<'_>]) -> &'a Snapshot {
 fn cpu_time(work: &CpuUtilization) -> CpuTime {
     let (usr, sys) = work.tasks();
     CpuTime { usr, sys, softirq: work.bound(), booked_softirq: work.booked() }
+}
+
+/// Of two links that are equally full, the first one.
+fn fullest_link(analysis: &Analysis<'_>) -> Option<(String, f64)> {
+    let links = analysis.running().filter_map(|it| Some((it, analysis.link_use(it)?)));
+    let fullest = links.reduce(|a, b| if b.1 > a.1 { b } else { a });
+    fullest.map(|(netdev, share)| (netdev.name.clone(), share))
 }
 
 /// The seats of CPUs that spend their time so.
