@@ -131,13 +131,16 @@ impl Attribution {
         escape_all(self.polls.iter_mut().map(|poll| &mut poll.netdev));
         escape_all(self.flows.iter_mut().map(|flow| &mut flow.netdev));
         escape_all(self.forwarded.iter_mut().map(|forwarded| &mut forwarded.egress));
-        escape_all(self.hooks.iter_mut().filter_map(|hook| hook.refused.as_mut()));
+        for hook in &mut self.hooks {
+            escape_all([&mut hook.quantity, &mut hook.hook].into_iter().chain(&mut hook.refused));
+        }
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::snapshot::attribution::Hook;
     use crate::synthetic::scene::Scene;
 
     #[test]
@@ -162,6 +165,9 @@ mod tests {
         let scene: Scene = serde_json::from_str(scene).unwrap();
         let mut observation = scene.observation();
         observation.attribution.consumption[0].consumer.cgroup = Some("/a\r/b".into());
+        let word = || "a\nb".to_owned();
+        let hook = Hook { quantity: word(), hook: word(), refused: Some(word()) };
+        observation.attribution.hooks.push(hook);
         observation.before.escape_names();
         observation.after.escape_names();
         observation.attribution.escape_names();

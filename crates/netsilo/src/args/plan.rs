@@ -5,7 +5,9 @@ use std::path::Path;
 use anyhow::{Context as _, Result};
 use netsilo_decide::plan::{Goal, Plan};
 use netsilo_model::derive::analysis::Analysis;
+use netsilo_model::parse::sanitize::is_control;
 use netsilo_model::snapshot::observation::Observation;
+use serde_json::Value;
 
 use crate::args::goal::GoalArgs;
 use crate::args::{file, look};
@@ -35,7 +37,25 @@ pub(crate) fn load(path: &Path) -> Result<Plan> {
         "{} has schema {schema}: this netsilo reads schema {SCHEMA}",
         path.display()
     );
-    serde_json::from_slice(&text).with_context(not_a_plan)
+    let plan = serde_json::from_slice(&text).with_context(not_a_plan)?;
+    anyhow::ensure!(
+        !has_control(&serde_json::from_slice(&text)?),
+        "{} has a line break or another control character in a text",
+        path.display()
+    );
+    Ok(plan)
+}
+
+/// Whether a text has a control character: a reason could look like lines of netsilo's own.
+fn has_control(value: &Value) -> bool {
+    match value {
+        Value::String(text) => text.contains(is_control),
+        Value::Array(all) => all.iter().any(has_control),
+        Value::Object(all) => {
+            all.iter().any(|(key, value)| key.contains(is_control) || has_control(value))
+        }
+        _ => false,
+    }
 }
 
 /// What a plan is made from: a goal and an observation.

@@ -69,6 +69,17 @@ fn an_undo_that_a_full_disk_cannot_record_says_what_was_restored() {
 }
 
 #[test]
+fn a_plan_cannot_write_lines_of_its_own() {
+    let host = Host::new();
+    let plan = std::fs::read_to_string(host.root().join("plan.json")).unwrap();
+    let reason = plan.find("\"reason\":\"").unwrap() + 10;
+    host.put("plan.json", &format!("{}x\\n0 changes{}", &plan[..reason], &plan[reason..]));
+    let (code, text) = output_of(&host.run("apply", &["--yes"]));
+    assert!(text.contains("plan.json has a line break or another control character"), "{text}");
+    assert_eq!((code, host.affinities()), (Some(1), ["01\n", "01\n"].map(str::to_owned)));
+}
+
+#[test]
 fn without_a_terminal_and_without_yes_nothing_is_written() {
     let host = Host::new();
     let (code, text) = output_of(&host.run("apply", &[]));
