@@ -158,7 +158,7 @@ fn a_plan_of_a_bundle_is_shown_and_not_applied() {
 fn a_size_change_is_followed() {
     let Some(terminal) = Terminal::start() else { return };
     terminal.top(&format!("--from {}", &*VIRTIO));
-    terminal.sees("a bundle");
+    terminal.sees("rx-3");
     terminal.tmux(&["resize-window", "-x", "60", "-y", "15"]);
     let title = || terminal.screen().lines().next().unwrap_or_default().to_owned();
     let fits = |title: &String| title.chars().count() == 60 && title.ends_with("a bundle");
@@ -311,7 +311,7 @@ fn w_saves_each_page_to_a_new_file() {
     let dir = terminal.dir.path();
     terminal.run(&format!("cd {}", dir.display()));
     terminal.top(&format!("--from {}", &*VIRTIO));
-    terminal.sees("[1 map]");
+    terminal.sees("rx-3");
     terminal.keys(&["2", "w"]);
     terminal.sees("written to netsilo-queues-1.txt");
     std::fs::write(dir.join("netsilo-queues-1.txt"), "mine").unwrap();
