@@ -103,6 +103,12 @@ fn children(pid: u32) -> Vec<Pid> {
     pids.split_whitespace().map(pid).collect()
 }
 
+/// The state of a process, and what follows it in `stat`.
+fn state(process: &Pid) -> String {
+    let stat = std::fs::read_to_string(format!("/proc/{}/stat", process.as_raw_nonzero())).unwrap();
+    stat.rsplit_once(") ").unwrap().1.to_owned()
+}
+
 /// Whether a process has input that it has not read.
 fn has_input(process: &Pid) -> bool {
     let pid = process.as_raw_nonzero();
@@ -129,6 +135,7 @@ fn a_line_that_ends_its_worker_has_an_error_and_later_lines_are_answered() {
     assert_eq!(all.len(), workers);
     for worker in &all {
         kill_process(*worker, Signal::STOP).unwrap();
+        until("it stops", || state(worker), |state| state.starts_with('T')).unwrap();
     }
     stdin.write_all(HOST.as_bytes()).unwrap();
     let with_line = || all.iter().copied().find(has_input);
