@@ -4,7 +4,6 @@
 
 mod conforms;
 
-use serde_json::Value;
 use std::collections::BTreeMap;
 use std::io::Write as _;
 use std::process::{Child, Command, Output, Stdio};
@@ -12,6 +11,7 @@ use std::sync::Mutex;
 
 use conforms::conforming;
 use netsilo_model::machine::cpuset::CpuSet;
+use serde_json::Value;
 
 const NETSILO: &str = env!("CARGO_BIN_EXE_netsilo");
 

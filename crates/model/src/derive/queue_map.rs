@@ -212,18 +212,21 @@ impl<'a> QueueMap<'a> {
     }
 
     /// Adds the NAPIs of veths: one for each rx queue, with ascending numbers
-    /// (`drivers/net/veth.c:__veth_napi_enable_range`).
+    /// (`drivers/net/veth.c:__veth_napi_enable_range`). What the kernel reports of one stays.
     fn add_in_order(&mut self) {
-        for (at, netdev) in self.snapshot.netdevs.iter().enumerate() {
-            let napis: Vec<NapiId> =
-                self.devices.iter().filter(|(_, of)| **of == at).map(|(napi, _)| *napi).collect();
+        let mut napis: BTreeMap<usize, Vec<NapiId>> = BTreeMap::new();
+        for (napi, at) in &self.devices {
+            napis.entry(*at).or_default().push(*napi);
+        }
+        for (at, napis) in napis {
+            let netdev = &self.snapshot.netdevs[at];
             if !keeps_queue_of_sender(netdev) || napis.len() != netdev.rx_queues.len() {
                 continue;
             }
             for (napi, queue) in napis.into_iter().zip(&netdev.rx_queues) {
                 let source = AssociationSource::InOrder;
                 let edge = Association { to: napi, source, confidence: Confidence::Named };
-                self.queues.insert(napi, (at, queue.index, edge));
+                self.queues.entry(napi).or_insert((at, queue.index, edge));
             }
         }
     }
