@@ -303,7 +303,10 @@ impl Report {
     /// The same with only the netdevs of these names, and the CPUs that poll their queues.
     #[must_use]
     pub fn only(mut self, names: &[String]) -> Self {
-        self.netdevs.retain(|it| names.contains(&it.name));
+        let about = |note: &str| note.split_once(": ").map(|(about, _)| about.to_owned());
+        let others = self.netdevs.extract_if(.., |it| !names.contains(&it.name));
+        let others: BTreeSet<String> = others.map(|it| it.name).collect();
+        self.notes.retain(|note| about(note).is_none_or(|about| !others.contains(&about)));
         let labels: BTreeSet<String> =
             self.netdevs.iter().flat_map(|it| it.queues.iter().map(Silo::label)).collect();
         self.cpus.retain(|cpu| cpu.polls.iter().any(|queue| labels.contains(queue)));

@@ -52,7 +52,7 @@ use crate::daemon::outcomes::FollowedOutcomes;
 use crate::daemon::published_placements::PublishedPlacements;
 use crate::daemon::reconcile::Reconcile;
 use crate::daemon::write::Stopped;
-use crate::tell::exit::{Exit, ExitError};
+use crate::tell::exit::{Exit, ExitError, in_words};
 use crate::tell::out::{self, eprint_line};
 use crate::tell::status::{AttributionStatus, ConfigStatus, CountingStatus, Mode, SOCKET, Status};
 use crate::tell::words::plural;
@@ -199,7 +199,7 @@ impl<'a> Daemon<'a> {
                     notes.extend(recovered.words);
                     unguarded = recovered.look_at;
                 }
-                Err(error) => notes.push(format!("{error:#}")),
+                Err(error) => notes.push(in_words(&error)),
             }
         } else {
             mode = Mode::ObserveOnly("no state folder to write a journal to; run as root".into());
@@ -318,7 +318,7 @@ impl<'a> Daemon<'a> {
                 Err(_) if !is_usable => {}
                 // A device disappeared while it was read: observe again.
                 Err(error) => {
-                    self.note(format!("cannot observe: {:#}", anyhow::Error::new(error)));
+                    self.note(format!("cannot observe: {}", in_words(&error.into())));
                     self.observer = Observer::start_light(&self.root, self.config.counting())?;
                 }
             }
@@ -338,7 +338,7 @@ impl<'a> Daemon<'a> {
                     self.note(words);
                 }
             }
-            Err(error) => self.note(format!("{error:#}")),
+            Err(error) => self.note(in_words(&error)),
         }
     }
 
@@ -508,7 +508,7 @@ impl<'a> Daemon<'a> {
     fn reload(&mut self) -> Result<()> {
         let counting = self.config.counting();
         if let Err(error) = self.args.load().and_then(|config| self.configure(config)) {
-            let error = format!("{error:#}");
+            let error = in_words(&error);
             eprint_line(format_args!("configuration not reloaded, so the old one stays: {error}"));
             self.status.config.error = Some(error);
             self.status.totals.bad_reloads += 1;

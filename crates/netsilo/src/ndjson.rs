@@ -24,7 +24,7 @@ use netsilo_sys::bundle;
 use serde::{Deserialize, Serialize};
 
 use crate::ndjson::worker::Worker;
-use crate::tell::exit::Exit;
+use crate::tell::exit::{Exit, in_words};
 use crate::tell::out;
 use crate::tell::words::plural;
 
@@ -247,7 +247,7 @@ impl InputLine {
     fn answered(&self, answer: &impl Fn(&Observation) -> Answer) -> Result<Printed> {
         match self.observation() {
             Ok(observation) => self.printed(Some(Host::of(&observation)), answer(&observation)),
-            Err(error) => self.printed(None, Answer::Error(shortened(&format!("{error:#}")))),
+            Err(error) => self.printed(None, Answer::Error(shortened(&in_words(&error)))),
         }
     }
 

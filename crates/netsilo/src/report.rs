@@ -31,6 +31,7 @@ use crate::tell::presentation::Presentation;
 use crate::tell::words::plural;
 use crate::verbs::capture;
 use crate::views;
+use crate::views::show::worth_showing;
 use crate::views::units::{bytes_per_s, count};
 
 /// Maximum size of a bundle on a page. Mail and ticket systems refuse larger files.
@@ -133,7 +134,8 @@ fn page(path: &Path, with_addresses: bool, is_elsewhere: bool) -> Result<String>
 /// The machine and its load: what all findings and forecasts are about.
 fn scenario(report: &Report) -> String {
     let machine = &report.machine;
-    let queues = report.netdevs.iter().map(|netdev| netdev.queues.len()).sum();
+    let shown_netdevs = report.netdevs.iter().filter(|netdev| worth_showing(netdev));
+    let queues = shown_netdevs.map(|netdev| netdev.queues.len()).sum();
     let mut parts = vec![
         machine.hostname.clone(),
         format!("Linux {}", machine.release),

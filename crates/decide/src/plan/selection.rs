@@ -71,25 +71,14 @@ pub fn missing(name: &str, snapshot: &Snapshot) -> Option<Refusal> {
     Some(Refusal::new(name, RefusalCause::NoSuchNetdev, why))
 }
 
-/// The known word nearest to a mistyped one, at most two edits away.
+/// The known word nearest to a mistyped one, at most two edits away; else the first that contains
+/// it.
 pub fn nearest<'a>(word: &str, known: &[&'a str]) -> Option<&'a str> {
-    let by_edits = known.iter().map(|known| (edits(word, known), *known));
-    by_edits.min().filter(|(edits, _)| *edits <= 2).map(|(_, known)| known)
-}
-
-/// Levenshtein distance: insertions, deletions and substitutions.
-fn edits(a: &str, b: &str) -> usize {
-    let b: Vec<char> = b.chars().collect();
-    let mut row: Vec<usize> = (0..=b.len()).collect();
-    for (i, x) in a.chars().enumerate() {
-        let mut diagonal = std::mem::replace(&mut row[0], i + 1);
-        for (j, y) in b.iter().enumerate() {
-            let substituted = diagonal + usize::from(x != *y);
-            diagonal = row[j + 1];
-            row[j + 1] = substituted.min(diagonal + 1).min(row[j] + 1);
-        }
-    }
-    row[b.len()]
+    const LEAST_PART: usize = 4;
+    let by_edits = known.iter().map(|known| (strsim::levenshtein(word, known), *known));
+    let near = by_edits.min().filter(|(edits, _)| *edits <= 2).map(|(_, known)| known);
+    let whole = || known.iter().copied().find(|known| known.contains(word));
+    near.or_else(|| if word.len() >= LEAST_PART { whole() } else { None })
 }
 
 /// Returns the CPUs that the goal may use, `None` if it names CPUs that it may not use; and the
@@ -189,10 +178,12 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_nearest_name_is_the_one_with_fewest_edits() {
+    fn the_nearest_name_has_the_fewest_edits_or_contains_the_word() {
+        let known = ["eth0", "ens5", "lo", "backlog-overflow"];
+        let nearest = ["ethO", "ens55", "backlog", "log", "wlan0"].map(|it| nearest(it, &known));
         assert_eq!(
-            [edits("eth0", "eth0"), edits("ethO", "eth0"), edits("ens5", "eth0"), edits("", "lo")],
-            [0, 1, 3, 2]
+            nearest,
+            [Some("eth0"), Some("ens5"), Some("backlog-overflow"), Some("lo"), None]
         );
     }
 }

@@ -311,7 +311,10 @@ fn part_of_netdev(text: &str) -> Option<Subject> {
         return (!text.is_empty()).then(|| Subject::Netdev(text.to_owned()));
     };
     let owned = || netdev.to_owned();
-    let queue = |prefix: &str| part.trim().strip_prefix(prefix)?.parse().ok();
+    let queue = |prefix: &str| {
+        let number = part.trim().strip_prefix(prefix)?;
+        number.strip_prefix('-').unwrap_or(number).parse().ok()
+    };
     let napi = || part.strip_prefix("napi ")?.parse().ok();
     let direction = [Direction::Rx, Direction::Tx].into_iter().find(|it| it.label() == part);
     let several = || {
@@ -321,8 +324,8 @@ fn part_of_netdev(text: &str) -> Option<Subject> {
     };
     direction
         .map(|direction| Subject::Direction(owned(), direction))
-        .or_else(|| queue("rx-").map(|queue| Subject::Queue(owned(), queue)))
-        .or_else(|| queue("tx-").map(|queue| Subject::TxQueue(owned(), queue)))
+        .or_else(|| queue("rx").map(|queue| Subject::Queue(owned(), queue)))
+        .or_else(|| queue("tx").map(|queue| Subject::TxQueue(owned(), queue)))
         .or_else(|| napi().map(|napi| Subject::Napi(owned(), NapiId(napi))))
         .or_else(several)
 }

@@ -72,6 +72,7 @@ impl PlanArgs {
     /// writes this plan.
     pub(crate) fn next(&self, plan: &Plan) -> Option<String> {
         match (plan.changes.is_empty(), self.goal.fix_options()) {
+            (true, None) if !plan.refusals.is_empty() => None,
             (true, None) => Some(format!(
                 "this plan only places work; to fix a finding of netsilo check: netsilo plan \
                      --fix ID{}",

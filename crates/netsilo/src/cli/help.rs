@@ -4,6 +4,8 @@ use anyhow::{Error, Result};
 use clap::Command;
 use clap::error::{ContextKind, ContextValue, ErrorKind};
 use netsilo_decide::plan::selection::nearest;
+use netsilo_sys::files::root::Root;
+use netsilo_sys::read::netdev;
 
 use crate::args::parse::counting_time;
 use crate::cli::topics::TOPICS;
@@ -47,6 +49,14 @@ fn tip(error: &clap::Error) -> Option<String> {
     match error.kind() {
         ErrorKind::UnknownArgument => {
             let word = word(ContextKind::InvalidArg)?;
+            if word == "--dry-run" {
+                return Some("netsilo plan shows what apply would write".to_owned());
+            }
+            if netdev::is_here(&Root::live(), word) {
+                return Some(format!(
+                    "--netdev {word} chooses it, in show, plan, apply, tune, ab, export and top"
+                ));
+            }
             counting_time(word).ok().map(|_| format!("to observe so long, write --interval {word}"))
         }
         ErrorKind::InvalidSubcommand => {

@@ -6,6 +6,7 @@ use netsilo_sys::files::root::Root;
 use netsilo_sys::outcomes::ids;
 
 use crate::args::outcomes::{KnownOutcomes, OutcomesDir};
+use crate::tell::exit::in_words;
 
 /// The outcomes of the folder at the last read.
 #[derive(Debug, Default)]
@@ -27,7 +28,9 @@ impl FollowedOutcomes {
         self.ids = ids;
         let (known, notes) = match dir.known(root.clone()) {
             Ok((known, notes)) => (Some(known), notes),
-            Err(error) => (None, vec![format!("no measured outcome is followed: {error:#}")]),
+            Err(error) => {
+                (None, vec![format!("no measured outcome is followed: {}", in_words(&error))])
+            }
         };
         self.known = known;
         Some(notes)

@@ -243,10 +243,10 @@ pub fn code(result: Result<Exit>) -> ExitCode {
     ExitCode::from(exit.code())
 }
 
-/// Joins the error and its causes. Skips a cause if the message already ends with it.
-fn in_words(error: &Error) -> String {
+/// Joins the error and its causes. Skips a cause that the message already tells.
+pub(crate) fn in_words(error: &Error) -> String {
     error.chain().skip(1).map(ToString::to_string).fold(error.to_string(), |words, cause| {
-        if words.ends_with(&cause) { words } else { format!("{words}: {cause}") }
+        if words.contains(&cause) { words } else { format!("{words}: {cause}") }
     })
 }
 
@@ -255,10 +255,14 @@ mod tests {
     use anyhow::Context as _;
 
     #[test]
-    fn a_cause_at_the_end_of_the_message_is_not_repeated() {
+    fn a_cause_that_the_message_tells_is_not_repeated() {
         let cause = std::io::Error::other("no space left");
         let error = anyhow::Error::new(cause).context("writing a: no space left");
         let error = Err::<(), _>(error).context("cannot capture").unwrap_err();
         assert_eq!(super::in_words(&error), "cannot capture: writing a: no space left");
+
+        let cause = std::io::Error::other("refused");
+        let error = anyhow::Error::new(cause).context("no server at ::1 (refused): start one");
+        assert_eq!(super::in_words(&error), "no server at ::1 (refused): start one");
     }
 }

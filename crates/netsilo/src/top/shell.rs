@@ -20,6 +20,7 @@ use signal_hook::consts::{SIGCONT, SIGHUP, SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 
 use crate::args::state_dir::StateDir;
+use crate::tell::exit::in_words;
 use crate::tell::presentation::Presentation;
 use crate::top::args::Args;
 use crate::top::draw::draw;
@@ -119,7 +120,7 @@ fn start(
     let panics = Panics(send.clone());
     let body = move || {
         if let Err(error) = work() {
-            let _ = panics.0.send(Event::Ended(format!("{error:#}")));
+            let _ = panics.0.send(Event::Ended(in_words(&error)));
         }
     };
     thread::Builder::new().name(name.into()).spawn(body).context("cannot start a thread")?;
@@ -160,7 +161,8 @@ impl Shell<'_> {
                     Some(Request::Suspend) => screen.suspend()?,
                     Some(Request::Resume) => screen.resume()?,
                     Some(Request::Save) => {
-                        let saved = save(&state, screen.area.width).map_err(in_words);
+                        let saved =
+                            save(&state, screen.area.width).map_err(|error| in_words(&error));
                         let _ = self.send.send(Event::Saved(saved));
                     }
                     Some(request) => self.perform(request, &state)?,
@@ -198,7 +200,7 @@ impl Shell<'_> {
             Request::Plan(fix) => state.window_of(fix.as_ref()).map(|window| {
                 let is_bundle = state.source != Source::Live;
                 let plan = changes::plan(window, &self.args.goal, fix, is_bundle);
-                Event::Planned(plan.map(Arc::new).map_err(in_words))
+                Event::Planned(plan.map(Arc::new).map_err(|error| in_words(&error)))
             }),
             Request::Why(subject) => {
                 state.window.as_deref().map(|window| explained(window, &subject))
@@ -206,7 +208,10 @@ impl Shell<'_> {
             Request::Apply(plan) => {
                 let (args, within) = (self.args.state.clone(), state.confirm_within);
                 return self.write(move |send| {
-                    Event::Applied(changes::apply(&plan, &args, within, send).map_err(in_words))
+                    Event::Applied(
+                        changes::apply(&plan, &args, within, send)
+                            .map_err(|error| in_words(&error)),
+                    )
                 });
             }
             Request::Confirm(id) => {
@@ -225,7 +230,7 @@ impl Shell<'_> {
         work: impl FnOnce(&StateDir) -> Result<String> + Send + 'static,
     ) -> Result<()> {
         let args = self.args.state.clone();
-        self.write(move |_| Event::Settled(work(&args).unwrap_or_else(in_words)))
+        self.write(move |_| Event::Settled(work(&args).unwrap_or_else(|error| in_words(&error))))
     }
 
     /// Writes in a thread, because it may take seconds until interrupts arrive on their new CPUs.
@@ -237,10 +242,6 @@ impl Shell<'_> {
         })?;
         Ok(())
     }
-}
-
-fn in_words(error: anyhow::Error) -> String {
-    format!("{error:#}")
 }
 
 fn explained(window: &Window, subject: &Subject) -> Event {

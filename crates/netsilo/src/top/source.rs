@@ -14,6 +14,7 @@ use netsilo_sys::bundle::{Addresses, Bundle, Capture, Manifest};
 use netsilo_sys::files::root::Root;
 
 use crate::args::look::LiveArgs;
+use crate::tell::exit::in_words;
 use crate::tell::status::Status;
 use crate::top::state::HISTORY;
 use crate::top::update::Event;
@@ -214,5 +215,5 @@ pub(super) fn play(
 
 /// The daemon's status, or why there is none.
 fn daemon(state_dir: &Path) -> Result<Status, String> {
-    status::read(state_dir).map_err(|error| format!("{error:#}"))
+    status::read(state_dir).map_err(|error| in_words(&error))
 }

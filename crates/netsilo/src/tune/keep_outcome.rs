@@ -16,6 +16,7 @@ use netsilo_trial::race::{OutReason, Race, RacePlan, RaceResult, Standing, Statu
 use netsilo_trial::stats::Estimate;
 
 use crate::args::outcomes::{OutcomesDir, signature, since_1970};
+use crate::tell::exit::in_words;
 use crate::tell::out;
 use crate::tell::words::plural;
 use crate::tune::candidates::observe_live;
@@ -28,7 +29,7 @@ pub(super) fn keep_outcome(dir: &OutcomesDir, plan: &RacePlan, race: &Race) {
             "outcome {id} is stored: netsilo plan follows it while machine and workload stay the \
              same"
         ),
-        Err(why) => format!("no outcome is stored for netsilo plan: {why:#}"),
+        Err(why) => format!("no outcome is stored for netsilo plan: {}", in_words(&why)),
     });
 }
 

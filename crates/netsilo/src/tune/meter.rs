@@ -17,6 +17,7 @@ use netsilo_trial::race::{Counts, RacePlan, TurnEnd};
 use netsilo_trial::workload::WorkloadMeasure;
 
 use crate::args::look::wait_unless_stopped;
+use crate::tell::exit::in_words;
 use crate::tell::out;
 use crate::verbs::ab::measurement::{LONGEST_COMMAND, command};
 
@@ -160,7 +161,7 @@ impl<'a> Meter<'a> {
         })?;
         let end = match ran {
             (Some(breach), _) => TurnEnd::Broke(breach),
-            (None, Err(error)) => TurnEnd::Failed(format!("{error:#}")),
+            (None, Err(error)) => TurnEnd::Failed(in_words(&error)),
             (None, Ok(None)) => return Ok(None),
             (None, Ok(Some(value))) => {
                 let peek = Peek { objective: Some(value), ..Peek::default() };

@@ -13,7 +13,7 @@ use netsilo_sys::transaction::journal;
 use crate::args::named;
 use crate::args::state_dir::StateDir;
 use crate::daemon::config;
-use crate::tell::exit::Exit;
+use crate::tell::exit::{Exit, in_words};
 use crate::tell::out;
 use crate::tell::status::Mode;
 use crate::verbs::status;
@@ -75,7 +75,7 @@ fn daemon(args: &Args) -> Result<DaemonFacts> {
         };
     }
     facts.bad_configuration =
-        config::load_if_there(&args.config).err().map(|error| format!("{error:#}"));
+        config::load_if_there(&args.config).err().map(|error| in_words(&error));
     match journal::read_without_lock(&args.state.kernel()?, args.state.path()) {
         Ok(history) => {
             let all = history.map(|history| history.transactions).unwrap_or_default();

@@ -117,12 +117,11 @@ fn notes(name: &str, steadiness: &Steadiness) -> Vec<String> {
     notes
 }
 
-/// An interval of a change: `-9.1% .. +0.4%`. One from less than half to more than twice says
-/// nothing.
+/// An interval of a change: `-9.1% .. +0.4%`, in words if it goes so far that it says nothing.
 pub(crate) fn interval(estimate: &Estimate, scale: Scale) -> String {
     let Estimate { low, high, .. } = *estimate;
     if scale == Scale::Ratio && low < 0.0 && high > 0.0 && (1.0 + high) > 4.0 * (1.0 + low) {
-        return "not known yet".into();
+        return "less than half to more than twice".into();
     }
     format!("{} .. {}", signed(low, scale), signed(high, scale))
 }

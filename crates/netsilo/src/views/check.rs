@@ -35,6 +35,9 @@ const EVIDENCE_SHOWN: usize = 3;
 /// Number of counters of a loss stage that are named.
 const COUNTERS_NAMED: usize = 3;
 
+/// How many stages without counters are named.
+const STAGES_NAMED: usize = 3;
+
 /// Renders the findings and the ledger of loss. With `all`, also the checks that passed, all
 /// evidence with its sources, informative findings in full, squeezes, and what a remedy's gain is
 /// based on.
@@ -217,8 +220,8 @@ pub(crate) fn ledger(ledger: &Ledger, all: bool) -> Styled {
     text
 }
 
-/// The stages that the ledger does not count, in one line. With `all`, each stage has a line with
-/// the reason.
+/// How many stages the ledger does not count, in one line with the first ones. With `all`, each
+/// stage has a line with the reason.
 fn not_counted(ledger: &Ledger, all: bool) -> Styled {
     let stages = ledger.coverage.iter();
     let stages: Vec<_> = stages.filter_map(|it| Some((it, it.not_counted.as_ref()?))).collect();
@@ -231,8 +234,12 @@ fn not_counted(ledger: &Ledger, all: bool) -> Styled {
             let _ = write!(text, "\n    {}: {why}", stage.name);
         }
     } else {
-        let names: Vec<_> = stages.iter().map(|(stage, _)| stage.name.as_str()).collect();
-        let _ = write!(text, ": {}", names.join(", "));
+        let named = stages.iter().take(STAGES_NAMED).map(|(stage, _)| stage.name.as_str());
+        let _ = write!(text, ": {}", named.collect::<Vec<_>>().join(", "));
+        let more = stages.len().saturating_sub(STAGES_NAMED);
+        if more > 0 {
+            let _ = write!(text, " and {more} more (-v names them)");
+        }
     }
     Styled::new(Meaning::Quiet, text + "\n")
 }

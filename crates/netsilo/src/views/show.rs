@@ -50,9 +50,11 @@ pub(crate) fn render(report: &Report, before: Option<&Report>, on: Presentation)
         text.append(&queue_table(netdev, old, on));
         let _ = writeln!(text);
     }
-    let _ = writeln!(text);
-    text.append(&cpus::table(&report.cpus, before.map(|before| &before.cpus[..]), on));
-    let _ = writeln!(text);
+    if !report.cpus.is_empty() {
+        let _ = writeln!(text);
+        text.append(&cpus::table(&report.cpus, before.map(|before| &before.cpus[..]), on));
+        let _ = writeln!(text);
+    }
     if let Some(stages) = &report.stages {
         let _ = writeln!(text);
         text.append(&stages::render(stages, on.width));

@@ -5,6 +5,8 @@ use std::str::FromStr;
 
 use serde::{Deserialize, Serialize};
 
+use crate::plan::selection::nearest;
+
 /// Declares the findings by family, each with its id on the command line.
 ///
 /// The page of a finding is `docs/findings/<id>.md`.
@@ -140,7 +142,7 @@ impl fmt::Display for FindingId {
 
 /// The text is not the id of a finding.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("no finding is called {0:?}: netsilo explain lists all findings")]
+#[error("no finding is called {0:?}{meant}: netsilo explain lists all findings", meant = meant(.0))]
 pub struct UnknownFinding(String);
 
 impl UnknownFinding {
@@ -148,6 +150,13 @@ impl UnknownFinding {
     pub(crate) fn new(text: &str) -> Self {
         Self(text.to_owned())
     }
+}
+
+/// The finding that may have been meant.
+fn meant(text: &str) -> String {
+    let id = text.split_once(':').map_or(text, |(id, _)| id);
+    let known: Vec<&str> = FindingId::ALL.iter().map(|id| id.as_str()).collect();
+    nearest(id, &known).map_or_else(String::new, |id| format!(" (did you mean {id}?)"))
 }
 
 impl FromStr for FindingId {

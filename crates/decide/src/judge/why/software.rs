@@ -2,6 +2,7 @@
 
 use netsilo_model::derive::analysis::Analysis;
 use netsilo_model::derive::backlog::BacklogWork;
+use netsilo_model::derive::silo::Silo;
 use netsilo_model::drivers::software::{SoftwareNetdev, SoftwareReceive};
 use netsilo_model::machine::cpuset::CpuSet;
 use netsilo_model::snapshot::netdev::Netdev;
@@ -19,7 +20,10 @@ const LEAST_SHARE: f64 = 0.001;
 pub(super) fn causes(analysis: &Analysis<'_>, netdev: &Netdev) -> Option<Vec<LoadCause>> {
     let kind = SoftwareNetdev::from_netdev(netdev)?;
     let silos: Vec<_> = analysis.silos_of(&netdev.name).collect();
-    if silos.iter().any(|silo| silo.polls.values().any(|rate| rate.packets_per_s > 0.0)) {
+    let has_napi = matches!(kind.receive, SoftwareReceive::Backlog | SoftwareReceive::Writer)
+        && !netdev.napis.is_empty();
+    let polled = |silo: &&Silo| silo.polls.values().any(|rate| rate.packets_per_s > 0.0);
+    if has_napi || silos.iter().any(polled) {
         return None;
     }
     let rates = analysis.rates.netdevs.get(&netdev.name);

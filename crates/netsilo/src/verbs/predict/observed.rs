@@ -19,7 +19,7 @@ use crate::args::named;
 use crate::args::plan::load;
 use crate::forecast::forecast_of;
 use crate::ndjson::{self, Answer};
-use crate::tell::exit::{Exit, ExitError};
+use crate::tell::exit::{Exit, ExitError, in_words};
 use crate::tell::out;
 use crate::tell::presentation::Presentation;
 use crate::tell::versioned::Versioned;
@@ -45,7 +45,7 @@ pub(super) fn run(args: &Args) -> Result<Exit> {
         return ndjson::filter(|observation| {
             match question.forecast(observation, &costs, |_| ()) {
                 Ok(forecast) => Answer::Forecast(Box::new(forecast)),
-                Err(why) => Answer::Error(format!("{why:#}")),
+                Err(why) => Answer::Error(in_words(&why)),
             }
         });
     }
