@@ -90,7 +90,7 @@ pub fn diagnose(machine: &Machine<'_>) -> Diagnosis {
         kernel(machine.prerequisites),
         privileges(machine.prerequisites),
         hooks(machine.hooks),
-        readings(machine.snapshot),
+        readings(machine),
         other_programs(machine.snapshot),
         daemon(&machine.daemon),
         journal(&machine.daemon),
@@ -264,7 +264,7 @@ fn hooks(hooks: &[Hook]) -> Area {
 }
 
 /// What could not be read. Names at most three gaps.
-fn readings(snapshot: &Snapshot) -> Area {
+fn readings(machine: &Machine<'_>) -> Area {
     const NAMED: usize = 3;
     let gap = |gap: &netsilo_model::snapshot::host::Gap| {
         problem(
@@ -274,8 +274,11 @@ fn readings(snapshot: &Snapshot) -> Area {
             "run netsilo on the host as root; netsilo show --json lists all gaps",
         )
     };
-    let gaps = &snapshot.gaps;
+    let gaps = &machine.snapshot.gaps;
     let found = match gaps.len() {
+        0 if machine.prerequisites.euid != Some(0) => {
+            "what this user may read was read: not the sockets of other users' processes".to_owned()
+        }
         0 => "everything expected was read".to_owned(),
         1 => "1 value could not be read".to_owned(),
         more => format!("{more} values could not be read"),

@@ -38,23 +38,26 @@ pub(crate) fn load(path: &Path) -> Result<Plan> {
         path.display()
     );
     let plan = serde_json::from_slice(&text).with_context(not_a_plan)?;
-    anyhow::ensure!(
-        !has_control(&serde_json::from_slice(&text)?),
-        "{} has a line break or another control character in a text",
-        path.display()
-    );
+    if let Some(wrong) = wrong_text(&serde_json::from_slice(&text)?) {
+        anyhow::bail!("{} has {wrong}", path.display());
+    }
     Ok(plan)
 }
 
-/// Whether a text has a control character: a reason could look like lines of netsilo's own.
-fn has_control(value: &Value) -> bool {
+/// What is wrong with a text of a plan. A reason with a line break could look like lines of
+/// netsilo's own.
+fn wrong_text(value: &Value) -> Option<&'static str> {
+    const LONGEST: usize = 4096;
+    let of = |text: &str| {
+        let control = text.contains(is_control);
+        let control = control.then_some("a line break or another control character in a text");
+        control.or_else(|| (text.len() > LONGEST).then_some("a text of more than 4096 bytes"))
+    };
     match value {
-        Value::String(text) => text.contains(is_control),
-        Value::Array(all) => all.iter().any(has_control),
-        Value::Object(all) => {
-            all.iter().any(|(key, value)| key.contains(is_control) || has_control(value))
-        }
-        _ => false,
+        Value::String(text) => of(text),
+        Value::Array(all) => all.iter().find_map(wrong_text),
+        Value::Object(all) => all.iter().find_map(|(key, it)| of(key).or_else(|| wrong_text(it))),
+        _ => None,
     }
 }
 

@@ -33,7 +33,7 @@ struct Written<'a> {
     verb: Option<&'a str>,
     /// When it began to write, in seconds since 1970.
     at: Option<u64>,
-    /// In words: `not undone`, `undone by undo`.
+    /// In words: `not undone`, `undone by undo`, `undone by undo, 2 settings given up`.
     state: String,
     knobs: Vec<WrittenKnob<'a>>,
 }
@@ -127,6 +127,9 @@ impl<'a> Transactions<'a> {
 
 fn state(transaction: &Transaction) -> String {
     match transaction.state {
+        State::Undone(by) if transaction.given_up > 0 => {
+            format!("undone by {by}, {} given up", plural(transaction.given_up, "setting"))
+        }
         State::Undone(by) => format!("undone by {by}"),
         State::Begun => "being written, or its writer was killed".into(),
         State::Failed => "failed, and not restored yet".into(),

@@ -77,6 +77,11 @@ fn a_plan_cannot_write_lines_of_its_own() {
     let (code, text) = output_of(&host.run("apply", &["--yes"]));
     assert!(text.contains("plan.json has a line break or another control character"), "{text}");
     assert_eq!((code, host.affinities()), (Some(1), ["01\n", "01\n"].map(str::to_owned)));
+    let long = "x".repeat(5000);
+    host.put("plan.json", &format!("{}{long}{}", &plan[..reason], &plan[reason..]));
+    let (code, text) = output_of(&host.run("apply", &["--yes"]));
+    assert!(text.ends_with("plan.json has a text of more than 4096 bytes\n"), "{text}");
+    assert_eq!(code, Some(1));
 }
 
 #[test]

@@ -195,9 +195,6 @@ fn list(drifts: &[Drift]) -> String {
     words.join("; ")
 }
 
-/// When the daemon has this many transactions, they are compacted into one.
-const COMPACT_AT: usize = 16;
-
 /// Applies changes as one transaction with [`Origin::Operator`].
 pub fn apply(
     kernel: &dyn Kernel,
@@ -220,7 +217,7 @@ pub fn apply_for(
 ) -> Result<Applied, ApplyError> {
     let mut journal = Journal::open(kernel, dir)?;
     refuse_on_top(&journal)?;
-    if origin == Origin::Daemon && journal.daemon_transactions() >= COMPACT_AT {
+    if journal.is_long() {
         journal.compact(kernel)?;
     }
     let writes = check(kernel, changes)?;
@@ -235,7 +232,7 @@ pub fn apply_for(
     if confirm_by.is_some()
         && let Err(e) = (options.start_guard)(transaction)
     {
-        journal.undone(transaction, RestoredBy::Apply)?;
+        journal.undone(transaction, RestoredBy::Apply, 0)?;
         return Err(ApplyError::NoGuard(e));
     }
     let settled = match write_all(kernel, &mut journal, transaction, &writes, watch) {
@@ -419,7 +416,7 @@ fn roll_back(
     undone.attached.iter().for_each(|row| watch(ApplyEvent::Attached(row)));
     // If the kernel did not answer, the write may still take effect: its transaction stays open.
     if undone.is_complete() && !why.is_no_answer() {
-        let _ = journal.undone(transaction, RestoredBy::Apply);
+        let _ = journal.undone(transaction, RestoredBy::Apply, 0);
         ApplyError::Restored { why, undone: Box::new(undone) }
     } else {
         stays_open(kernel, &mut journal, transaction);

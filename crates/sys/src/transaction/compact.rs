@@ -15,11 +15,14 @@ use crate::transaction::record::{Entry, History, Origin, Record, State, Transact
 /// A knob's value and the text it was parsed from.
 pub type KnobText = (Value, String);
 
-/// Compacts the daemon's transactions of a journal.
+/// How many of the newest undone transactions are kept.
+pub const UNDONE_KEPT: usize = 64;
+
+/// Compacts the daemon's transactions of a journal, and leaves out old ones that are undone.
 ///
 /// Returns `None` if that would not shorten the journal, or if a transaction is unfinished or
-/// awaits confirmation. Operators' transactions are kept unchanged, for `undo --last` and for their
-/// guards. Knobs that are permanently `gone` need no undo. `now` reads the current value of a knob.
+/// awaits confirmation. Operators' open transactions are kept unchanged, for `undo --last` and for
+/// their guards. Knobs that are permanently `gone` need no undo. `now` reads the current value of a knob.
 pub fn compact(
     history: &History,
     gone: &dyn Fn(&Entry) -> bool,
@@ -30,10 +33,10 @@ pub fn compact(
     if open.iter().any(|it| it.is_unfinished() || it.awaits_confirmation().is_some()) {
         return None;
     }
-    // A guard may still query the state of its transaction.
-    let asked_for = |it: &&Transaction| !it.is_open() && it.confirm_by.is_some();
-    let mut all: Vec<Transaction> =
-        history.transactions.iter().filter(asked_for).cloned().collect();
+    let undone = history.transactions.iter().rev().filter(|it| !it.is_open()).take(UNDONE_KEPT);
+    // `undo --list` shows an operator's, and a guard may still query the state of its transaction.
+    let kept = |it: &&Transaction| it.origin == Origin::Operator || it.confirm_by.is_some();
+    let mut all: Vec<Transaction> = undone.filter(kept).cloned().collect();
     let mut from = 0;
     // Settings that depend on a knob belong to the transaction that writes it.
     let joins = |it: &Transaction| it.origin == Origin::Daemon && it.attached.is_empty();
@@ -139,7 +142,10 @@ fn records(transaction: Transaction) -> Vec<Record> {
     let keeps = transaction.keeps;
     records.extend(keeps.map(|attached| Record::Keeps { transaction: id, attached }));
     match transaction.state {
-        State::Undone(by) => records.push(Record::Undone { transaction: id, by }),
+        State::Undone(by) => {
+            let given_up = transaction.given_up;
+            records.push(Record::Undone { transaction: id, by, given_up });
+        }
         State::Confirmed => records
             .extend([Record::Done { transaction: id }, Record::Confirmed { transaction: id }]),
         // Unfinished transactions are never compacted.

@@ -17,12 +17,15 @@ use rustix::io::Errno;
 use crate::files::regular;
 use crate::files::trust::{self, PathError};
 use crate::transaction::attached::Attached;
-use crate::transaction::compact;
+use crate::transaction::compact::{self, UNDONE_KEPT};
 use crate::transaction::kernel::Kernel;
 use crate::transaction::knob;
 use crate::transaction::record::{
     BadLine, Entry, History, Origin, Record, Request, RestoredBy, State, Transaction, VERSION,
 };
+
+/// When the daemon has this many transactions, they are compacted into one.
+const COMPACT_AT: usize = 16;
 
 /// Default folder of the journal. It is on a tmpfs, which is lost at reboot, and so are the
 /// settings.
@@ -248,13 +251,19 @@ impl Journal {
         self.sync()
     }
 
-    /// Records that a transaction is undone.
-    pub fn undone(&mut self, transaction: u64, by: RestoredBy) -> Result<(), JournalError> {
-        self.append(Record::Undone { transaction, by })?;
+    /// Records that a transaction is undone, save for some values that are given up.
+    pub fn undone(
+        &mut self,
+        transaction: u64,
+        by: RestoredBy,
+        given_up: usize,
+    ) -> Result<(), JournalError> {
+        self.append(Record::Undone { transaction, by, given_up })?;
         self.sync()
     }
 
-    /// Compacts the daemon's transactions into one, to keep the journal short.
+    /// Compacts the daemon's transactions into one and leaves out old ones that are undone, to keep
+    /// the journal short.
     ///
     /// The compacted journal replaces the old one atomically. After a crash, one of the two is in
     /// place.
@@ -290,9 +299,11 @@ impl Journal {
         Ok(())
     }
 
-    /// Number of transactions of the daemon.
-    pub fn daemon_transactions(&self) -> usize {
-        self.history.transactions.iter().filter(|t| t.origin == Origin::Daemon).count()
+    /// Whether compacting would shorten the journal much.
+    pub fn is_long(&self) -> bool {
+        let count = |is: fn(&&Transaction) -> bool| self.transactions().iter().filter(is).count();
+        count(|it| it.origin == Origin::Daemon) >= COMPACT_AT
+            || count(|it| !it.is_open()) >= 2 * UNDONE_KEPT
     }
 
     fn append(&mut self, record: Record) -> Result<(), JournalError> {

@@ -92,6 +92,9 @@ pub enum Record {
         transaction: u64,
         /// Who restored it.
         by: RestoredBy,
+        /// How many values could not be restored and were given up.
+        #[serde(default, skip_serializing_if = "is_zero")]
+        given_up: usize,
     },
 }
 
@@ -121,6 +124,10 @@ pub struct Entry {
     /// Restore whatever the current value is, because another command may write arbitrary values.
     #[serde(rename = "whatever", default, skip_serializing_if = "std::ops::Not::not")]
     pub restore_any_value: bool,
+}
+
+fn is_zero(count: &usize) -> bool {
+    *count == 0
 }
 
 impl Entry {
@@ -247,6 +254,8 @@ pub struct Transaction {
     pub attached_after: Option<Vec<Attached>>,
     /// The settings that keep another program's value. `None` before the transaction is restored.
     pub keeps: Option<Vec<Attached>>,
+    /// How many values could not be restored when it was undone, and were given up.
+    pub given_up: usize,
     /// Its state.
     pub state: State,
 }
@@ -366,6 +375,7 @@ impl History {
                     attached,
                     attached_after: None,
                     keeps: None,
+                    given_up: 0,
                     state: State::Begun,
                 });
             }
@@ -385,7 +395,10 @@ impl History {
             Record::Done { transaction } => self.find(transaction)?.state = State::Done,
             Record::Failed { transaction, .. } => self.find(transaction)?.state = State::Failed,
             Record::Confirmed { transaction } => self.find(transaction)?.state = State::Confirmed,
-            Record::Undone { transaction, by } => self.find(transaction)?.state = State::Undone(by),
+            Record::Undone { transaction, by, given_up } => {
+                let transaction = self.find(transaction)?;
+                (transaction.state, transaction.given_up) = (State::Undone(by), given_up);
+            }
         }
         Ok(())
     }
@@ -522,7 +535,7 @@ mod tests {
         assert_eq!(open(&line(&Record::Failed { transaction: 1, why: "x".into() })), (true, true));
         assert_eq!(open(&line(&Record::Confirmed { transaction: 1 })), (true, false));
         assert_eq!(
-            open(&line(&Record::Undone { transaction: 1, by: RestoredBy::Guard })),
+            open(&line(&Record::Undone { transaction: 1, by: RestoredBy::Guard, given_up: 0 })),
             (false, false)
         );
     }

@@ -111,13 +111,13 @@ pub fn undo(
         let undone = restore_transaction(kernel, &mut journal, &transaction, &stuck, watch);
         stuck.extend(undone.failures().cloned());
         complete &= undone.is_complete();
+        let given_up = undone.failures().count();
         all.push(undone);
         // Values form a chain: the value of an older transaction appears only after all newer ones
         // are undone.
         if complete || forget {
-            journal.undone(transaction.id, by).map_err(|why| JournalError::Unrecorded {
-                transaction: transaction.id,
-                why: Box::new(why),
+            journal.undone(transaction.id, by, given_up).map_err(|why| {
+                JournalError::Unrecorded { transaction: transaction.id, why: Box::new(why) }
             })?;
         } else {
             stays_open(kernel, &mut journal, transaction.id);

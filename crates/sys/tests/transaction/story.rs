@@ -7,6 +7,7 @@ use netsilo_model::machine::cpuset::CpuId;
 use netsilo_model::machine::ids::Irq;
 use netsilo_model::snapshot::netdev::NetdevIdentity;
 use netsilo_sys::transaction::apply::{self, ApplyError, Drift, TransactionOptions};
+use netsilo_sys::transaction::compact::UNDONE_KEPT;
 use netsilo_sys::transaction::journal::Journal;
 use netsilo_sys::transaction::kernel::Kernel as _;
 use netsilo_sys::transaction::undo::{RestoreResult, UndoScope};
@@ -359,6 +360,22 @@ fn a_knob_that_stays_broken_can_be_forgotten() {
         assert_eq!(failed, 2);
     }
     assert!(undo(&kernel, UndoScope::All).unwrap().is_empty());
+    let journal = Journal::open(&kernel, &kernel.state()).unwrap();
+    assert_eq!(journal.transactions()[0].given_up, 2);
+}
+
+#[test]
+fn many_undone_transactions_do_not_make_the_journal_long() {
+    let dir = tempdir();
+    let kernel = Fake::new(dir.path());
+    for _ in 0..2 * UNDONE_KEPT + 1 {
+        apply(&kernel, &[change(&kernel, irq(27), cpus("4"))]).unwrap();
+        undo(&kernel, UndoScope::All).unwrap();
+    }
+    let journal = Journal::open(&kernel, &kernel.state()).unwrap();
+    let newest = journal.transactions().last().unwrap();
+    assert_eq!(journal.transactions().len(), UNDONE_KEPT + 1);
+    assert_eq!((newest.id, newest.is_open()), (2 * UNDONE_KEPT as u64 + 1, false));
 }
 
 #[test]

@@ -20,10 +20,8 @@ const LEAST_SHARE: f64 = 0.001;
 pub(super) fn causes(analysis: &Analysis<'_>, netdev: &Netdev) -> Option<Vec<LoadCause>> {
     let kind = SoftwareNetdev::from_netdev(netdev)?;
     let silos: Vec<_> = analysis.silos_of(&netdev.name).collect();
-    let has_napi = matches!(kind.receive, SoftwareReceive::Backlog | SoftwareReceive::Writer)
-        && !netdev.napis.is_empty();
     let polled = |silo: &&Silo| silo.polls.values().any(|rate| rate.packets_per_s > 0.0);
-    if has_napi || silos.iter().any(polled) {
+    if netdev.napis.iter().any(|napi| napi.thread.is_some()) || silos.iter().any(polled) {
         return None;
     }
     let rates = analysis.rates.netdevs.get(&netdev.name);
