@@ -120,7 +120,7 @@ fn a_capture_without_a_window_is_not_written() {
 #[test]
 fn a_bundle_without_addresses_differs_in_them_only() {
     let (mut live, mut bundled) = captured(Addresses::Replace);
-    assert_eq!(bundled.after.machine.hostname, "host");
+    assert!(bundled.after.machine.hostname.starts_with("host-"));
     for observation in [&mut live, &mut bundled] {
         for snapshot in [&mut observation.before, &mut observation.after] {
             snapshot.machine.hostname.clear();

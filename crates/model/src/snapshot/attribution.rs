@@ -4,7 +4,8 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use serde::{Deserialize, Serialize};
+use serde::de::Error as _;
+use serde::{Deserialize, Deserializer, Serialize};
 
 use crate::machine::cpuset::{CpuId, CpuSet};
 use crate::machine::ids::NapiId;
@@ -45,6 +46,7 @@ pub struct Attribution {
     pub flows: Vec<Flow>,
     /// Packets (after GRO) of flows that did not fit into the flow table.
     #[serde(default)]
+    #[serde(deserialize_with = "count")]
     pub flows_missed: u64,
     /// Where receive work spends its time; `None` if not requested.
     #[serde(default)]
@@ -57,6 +59,7 @@ pub struct Attribution {
     /// Each hook: attached, or the reason why it is not.
     pub hooks: Vec<Hook>,
     /// Events lost because a table was full.
+    #[serde(deserialize_with = "count")]
     pub lost_events: u64,
     /// How many events of each kind were examined.
     #[serde(default)]
@@ -104,8 +107,10 @@ impl Sampling {
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Examined {
     /// Number of events for which the examined ones stand.
+    #[serde(deserialize_with = "count")]
     pub events: u64,
     /// Examined events.
+    #[serde(deserialize_with = "count")]
     pub examined: u64,
 }
 
@@ -143,6 +148,7 @@ impl Examined {
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct CountingCost {
     /// All CPUs together, in nanoseconds.
+    #[serde(deserialize_with = "count")]
     pub ns: u64,
     /// Whether the kernel measured it (`kernel.bpf_stats_enabled`). Otherwise it is estimated from
     /// the events.
@@ -207,12 +213,15 @@ pub struct Poll {
     /// The CPU that polled.
     pub cpu: CpuId,
     /// Number of polls.
+    #[serde(deserialize_with = "count")]
     pub polls: u64,
     /// Packets that the polls returned (an LRO or hardware-GRO aggregate counts as one).
+    #[serde(deserialize_with = "count")]
     pub packets: u64,
     /// Time of the polls in NET_RX, without interrupts, in nanoseconds; `None` if not measured (no
     /// softirq hooks, kthreads, busy polling).
     #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[serde(deserialize_with = "optional_count")]
     pub ns: Option<u64>,
 }
 
@@ -237,8 +246,10 @@ pub struct Consumption {
     /// Transport.
     pub protocol: Protocol,
     /// Bytes of payload read.
+    #[serde(deserialize_with = "count")]
     pub bytes: u64,
     /// Number of reads.
+    #[serde(deserialize_with = "count")]
     pub events: u64,
     /// The byte count is exact, but the queue may belong to another packet of the same socket.
     pub approximate: bool,
@@ -259,10 +270,12 @@ pub struct Wakeup {
     /// The CPU on which the thread went to sleep. It wakes there, unless the scheduler moves it.
     pub sleeper_cpu: CpuId,
     /// Number of wakeups.
+    #[serde(deserialize_with = "count")]
     pub count: u64,
     /// How many of these wakeups found that CPU idle: it ran its idle task, perhaps interrupted by
     /// a softirq. `None` if that was not counted.
     #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[serde(deserialize_with = "optional_count")]
     pub idle: Option<u64>,
 }
 
@@ -288,8 +301,10 @@ pub struct Forwarded {
     /// The tx queue.
     pub tx_queue: u32,
     /// Packets on the wire. A large packet counts as its segments.
+    #[serde(deserialize_with = "count")]
     pub packets: u64,
     /// Bytes with link-layer headers.
+    #[serde(deserialize_with = "count")]
     pub bytes: u64,
 }
 
@@ -341,20 +356,28 @@ pub enum QueueResolution {
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct CpuTime {
     /// In the NET_RX softirq.
+    #[serde(deserialize_with = "count")]
     pub net_rx_ns: u64,
     /// In the NET_TX softirq.
+    #[serde(deserialize_with = "count")]
     pub net_tx_ns: u64,
     /// In all other softirqs.
+    #[serde(deserialize_with = "count")]
     pub other_softirq_ns: u64,
     /// In handlers of device interrupts.
+    #[serde(deserialize_with = "count")]
     pub hardirq_ns: u64,
     /// In call-function inter-processor interrupts.
+    #[serde(deserialize_with = "count")]
     pub ipi_ns: u64,
     /// Runs of the NET_RX softirq.
+    #[serde(deserialize_with = "count")]
     pub net_rx_runs: u64,
     /// Device interrupts.
+    #[serde(deserialize_with = "count")]
     pub hardirqs: u64,
     /// Call-function inter-processor interrupts received.
+    #[serde(deserialize_with = "count")]
     pub ipis: u64,
     /// Reschedule inter-processor interrupts received; `None` if they were not counted.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -367,8 +390,10 @@ pub struct CpuTime {
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Reschedules {
     /// Time in their handlers, in nanoseconds. The switch to the thread comes after it.
+    #[serde(deserialize_with = "count")]
     pub ns: u64,
     /// Number of these interrupts.
+    #[serde(deserialize_with = "count")]
     pub count: u64,
 }
 
@@ -413,6 +438,21 @@ pub struct Hook {
     pub hook: String,
     /// Why it is not attached; `None` if it is.
     pub refused: Option<String>,
+}
+
+/// A count of one window. 2^53 and more is refused: sums of such numbers would not fit.
+fn count<'de, D: Deserializer<'de>>(deserializer: D) -> Result<u64, D::Error> {
+    const BEYOND: u64 = 1 << 53;
+    match u64::deserialize(deserializer)? {
+        count @ 0..BEYOND => Ok(count),
+        count => Err(D::Error::custom(format!("{count} is more than any window counts"))),
+    }
+}
+
+fn optional_count<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<u64>, D::Error> {
+    #[derive(Deserialize)]
+    struct Counted(#[serde(deserialize_with = "count")] u64);
+    Ok(Option::deserialize(deserializer)?.map(|Counted(count)| count))
 }
 
 #[cfg(test)]

@@ -7,7 +7,7 @@ use anyhow::{Context as _, Result};
 use netsilo_model::change::shell_word;
 use netsilo_sys::files::root::Root;
 use netsilo_sys::read::process::THIS_PROGRAM;
-use netsilo_sys::transaction::journal::STATE_DIR;
+use netsilo_sys::transaction::journal::{self, STATE_DIR};
 use netsilo_sys::transaction::kernel::Live;
 
 /// The journal's folder and the kernel that a verb works on.
@@ -44,15 +44,11 @@ impl StateDir {
     }
     /// A command line of netsilo that works on the same folder.
     pub(crate) fn command(&self, verb: &str) -> String {
-        let mut command = format!("netsilo {verb}");
-        for (option, path, usual) in
-            [("--state-dir", &self.state_dir, STATE_DIR), ("--root", &self.root, "/")]
-        {
-            if path != Path::new(usual) {
-                command += &format!(" {option} {}", shell_word(&path.to_string_lossy()));
-            }
+        let command = journal::command(&self.state_dir, verb);
+        if self.root == Path::new("/") {
+            return command;
         }
-        command
+        format!("{command} --root {}", shell_word(&self.root.to_string_lossy()))
     }
 
     /// The command that runs this same executable as the guard of a transaction, even if the file

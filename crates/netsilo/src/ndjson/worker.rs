@@ -5,10 +5,12 @@
 //! starts another worker.
 
 use std::io::{self, BufRead as _, BufReader, Write as _};
+use std::os::unix::process::ExitStatusExt as _;
 use std::process::{Child, ChildStdin, ChildStdout, Command, ExitStatus, Stdio};
 
 use anyhow::{Context as _, Result, ensure};
 use netsilo_sys::read::process::THIS_PROGRAM;
+use rustix::process::Signal;
 
 /// Environment variable that is set in a worker.
 const WORKER: &str = "NETSILO_NDJSON_WORKER";
@@ -73,7 +75,11 @@ impl Worker {
         let status = running.end().context("cannot wait for a worker")?;
         // It has printed its error.
         ensure!(matches!(status.code(), None | Some(PANICKED)), "a worker ended: {status}");
-        Ok(Err(format!("a defect of netsilo: its worker ended ({status}): see its message")))
+        Ok(Err(if status.signal() == Some(Signal::KILL.as_raw()) {
+            format!("its worker was killed ({status}), perhaps because memory ran out")
+        } else {
+            format!("a defect of netsilo: its worker ended ({status}): see its message")
+        }))
     }
 }
 

@@ -173,7 +173,9 @@ fn undo_restores_after_a_kill_in_the_middle_of_writing() {
     let (code, text) = output_of(&host.run("apply", &["--yes"]));
     assert_eq!(code, Some(1));
     assert!(
-        text.contains("an earlier apply (transaction 1) did not finish; run `netsilo undo` first"),
+        text.contains(
+            "an earlier apply (transaction 1) did not finish; run `netsilo undo --state-dir "
+        ),
         "{text}"
     );
     assert_eq!(output_of(&host.run("undo", &[])).0, Some(0));

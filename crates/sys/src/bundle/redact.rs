@@ -7,6 +7,7 @@ use std::{fs, io};
 
 use netsilo_model::machine::reading::Reading;
 use netsilo_model::parse::netdev::address;
+use netsilo_model::parse::sanitize::escaped;
 use netsilo_model::snapshot::attribution::{Attribution, Consumer, Consumption, Forwarded};
 use netsilo_model::snapshot::audit::Connections;
 use netsilo_model::snapshot::flow::Flow;
@@ -21,6 +22,9 @@ pub(crate) struct Redaction {
     replaced: HashMap<String, String>,
     /// The lengths of these addresses.
     lengths: BTreeSet<usize>,
+    /// Replaces the host's name, and differs between the hosts of a fleet: `host-` and the start of
+    /// the boot's id.
+    host: String,
 }
 
 impl Redaction {
@@ -39,6 +43,9 @@ impl Redaction {
             redaction.replaced.insert(mac.replace(':', ""), synthetic.replace(':', ""));
             redaction.replaced.insert(mac, synthetic);
         }
+        let boot = fs::read_to_string(dir.join("0/proc/sys/kernel/random/boot_id"));
+        let boot: String = boot.unwrap_or_default().chars().take(8).collect();
+        redaction.host = format!("host-{}", escaped(boot.trim()));
         redaction.lengths = redaction.replaced.keys().map(String::len).collect();
         Ok(redaction)
     }
@@ -87,7 +94,7 @@ impl Redaction {
         let kernel = path.split_once('/').map_or("", |(_, kernel)| kernel);
         let text = String::from_utf8_lossy(&contents);
         match kernel {
-            "proc/sys/kernel/hostname" => b"host\n".to_vec(),
+            "proc/sys/kernel/hostname" => format!("{}\n", self.host).into_bytes(),
             "proc/cmdline" => cmdline(&text).into_bytes(),
             _ if kernel == crate::read::audit::CONNECTIONS => {
                 self.text(&connections(&text)).into_bytes()
@@ -270,10 +277,10 @@ mod tests {
             "BOOT_IMAGE=/vmlinuz root=UUID=1 ip=10.0.0.2 isolcpus=2-3 quiet nohz_full=2-3\n",
         );
         assert_eq!(kept, "isolcpus=2-3 nohz_full=2-3\n");
-        let redaction = Redaction::default();
+        let redaction = Redaction { host: "host-00000000".into(), ..Redaction::default() };
         assert_eq!(
             redaction.file("0/proc/sys/kernel/hostname", b"db7.example\n".to_vec()),
-            b"host\n"
+            b"host-00000000\n"
         );
         let link =
             b"[Match]\nMACAddress=52:54:00:ab:cd:ef\n[Link]\nReceivePacketSteeringCPUMask=f\n"

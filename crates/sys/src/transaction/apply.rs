@@ -90,13 +90,25 @@ pub enum ApplyError {
     #[error(transparent)]
     Journal(#[from] JournalError),
     /// An earlier transaction was interrupted.
-    #[error("an earlier apply (transaction {0}) did not finish; run `netsilo undo` first")]
-    Unfinished(u64),
+    #[error("an earlier apply (transaction {transaction}) did not finish; run `{undo}` first")]
+    Unfinished {
+        /// The transaction.
+        transaction: u64,
+        /// The command that restores it.
+        undo: String,
+    },
     /// An earlier transaction waits for its confirmation.
     #[error(
-        "transaction {0} is waiting for confirmation; run `netsilo confirm` or `netsilo undo` first"
+        "transaction {transaction} is waiting for confirmation; run `{confirm}` or `{undo}` first"
     )]
-    Unconfirmed(u64),
+    Unconfirmed {
+        /// The transaction.
+        transaction: u64,
+        /// The command that keeps it.
+        confirm: String,
+        /// The command that restores it.
+        undo: String,
+    },
     /// The plan names a knob twice.
     #[error("the plan names {0} twice; make a new plan")]
     DuplicateTarget(Box<Target>),
@@ -121,8 +133,10 @@ pub enum ApplyError {
         undone: Box<Undone>,
     },
     /// A write failed and at least one earlier write could not be restored.
-    #[error("{why}; some settings could not be restored, run `netsilo undo` to try again")]
+    #[error("{why}; some settings could not be restored, run `{undo}` to try again")]
     Incomplete {
+        /// The command that tries again.
+        undo: String,
         /// What failed.
         why: WriteError,
         /// The result for each knob.
@@ -291,12 +305,14 @@ fn overwritten(kernel: &dyn Kernel, target: &Target, settled: &Value) -> Option<
 
 /// Refuses to start a transaction while an earlier one may still be restored automatically.
 fn refuse_on_top(journal: &Journal) -> Result<(), ApplyError> {
-    for transaction in journal.transactions().iter().filter(|t| t.is_open()) {
-        if transaction.is_unfinished() {
-            return Err(ApplyError::Unfinished(transaction.id));
+    for it in journal.transactions().iter().filter(|t| t.is_open()) {
+        let (transaction, undo) = (it.id, journal.command("undo"));
+        if it.is_unfinished() {
+            return Err(ApplyError::Unfinished { transaction, undo });
         }
-        if transaction.awaits_confirmation().is_some() {
-            return Err(ApplyError::Unconfirmed(transaction.id));
+        if it.awaits_confirmation().is_some() {
+            let confirm = journal.command("confirm");
+            return Err(ApplyError::Unconfirmed { transaction, confirm, undo });
         }
     }
     Ok(())
@@ -420,7 +436,7 @@ fn roll_back(
         ApplyError::Restored { why, undone: Box::new(undone) }
     } else {
         stays_open(kernel, &mut journal, transaction);
-        ApplyError::Incomplete { why, undone: Box::new(undone) }
+        ApplyError::Incomplete { why, undone: Box::new(undone), undo: journal.command("undo") }
     }
 }
 

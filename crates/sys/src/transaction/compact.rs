@@ -22,7 +22,8 @@ pub const UNDONE_KEPT: usize = 64;
 ///
 /// Returns `None` if that would not shorten the journal, or if a transaction is unfinished or
 /// awaits confirmation. Operators' open transactions are kept unchanged, for `undo --last` and for
-/// their guards. Knobs that are permanently `gone` need no undo. `now` reads the current value of a knob.
+/// their guards. Knobs that are permanently `gone` need no undo. `now` reads the current value of a
+/// knob.
 pub fn compact(
     history: &History,
     gone: &dyn Fn(&Entry) -> bool,

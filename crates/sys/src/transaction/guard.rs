@@ -273,10 +273,15 @@ pub enum ConfirmError {
     Journal(#[from] JournalError),
     /// It was not written completely.
     #[error(
-        "transaction {0} was not written completely and cannot be kept; \
-         run `netsilo undo`, or wait for its guard"
+        "transaction {transaction} was not written completely and cannot be kept; run `{undo}`, or \
+         wait for its guard"
     )]
-    HalfWritten(u64),
+    HalfWritten {
+        /// The transaction.
+        transaction: u64,
+        /// The command that restores it.
+        undo: String,
+    },
 }
 
 /// Keeps the newest transaction that awaits confirmation.
@@ -297,7 +302,10 @@ pub fn confirm(kernel: &dyn Kernel, dir: &Path) -> Result<ConfirmResult, Confirm
             journal.confirmed(id)?;
             Ok(ConfirmResult::Kept(id))
         }
-        _ if kernel.now() < deadline => Err(ConfirmError::HalfWritten(id)),
+        _ if kernel.now() < deadline => {
+            let undo = journal.command("undo");
+            Err(ConfirmError::HalfWritten { transaction: id, undo })
+        }
         _ => {
             drop(journal);
             let mut undone = undo::undo(

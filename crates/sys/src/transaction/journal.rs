@@ -10,7 +10,7 @@ use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime};
 
-use netsilo_model::change::Target;
+use netsilo_model::change::{Target, shell_word};
 use rustix::fs::{FlockOperation, OFlags};
 use rustix::io::Errno;
 
@@ -23,6 +23,14 @@ use crate::transaction::knob;
 use crate::transaction::record::{
     BadLine, Entry, History, Origin, Record, Request, RestoredBy, State, Transaction, VERSION,
 };
+
+/// A command line of netsilo that works on the journal in this folder.
+pub fn command(dir: &Path, verb: &str) -> String {
+    if dir == Path::new(STATE_DIR) {
+        return format!("netsilo {verb}");
+    }
+    format!("netsilo {verb} --state-dir {}", shell_word(&dir.to_string_lossy()))
+}
 
 /// When the daemon has this many transactions, they are compacted into one.
 const COMPACT_AT: usize = 16;
@@ -59,18 +67,20 @@ pub enum JournalError {
     /// Settings were restored, but the journal cannot say so.
     #[error(
         "transaction {transaction} was undone, but this cannot be recorded: {why}; then run \
-         `netsilo undo` again"
+         `{undo}` again"
     )]
     Unrecorded {
         /// The transaction.
         transaction: u64,
         /// Why it cannot be recorded.
         why: Box<JournalError>,
+        /// The command that tries again.
+        undo: String,
     },
     /// A line before the last is damaged.
     #[error(
-        "{}: {source}; nothing was changed and nothing is lost: repair the line, or move the file \
-         away to continue without undo",
+        "{}: {source}; nothing was changed and nothing is lost: repair the line, use the newer \
+         netsilo that wrote it, or move the file away to continue without undo",
         path.display()
     )]
     Corrupt {
@@ -297,6 +307,11 @@ impl Journal {
         sync_dir_of(&self.path)?;
         (self.file, self.length, self.history) = (file, bytes.len() as u64, history);
         Ok(())
+    }
+
+    /// A command line of netsilo that works on this journal.
+    pub fn command(&self, verb: &str) -> String {
+        command(self.path.parent().unwrap_or(&self.path), verb)
     }
 
     /// Whether compacting would shorten the journal much.

@@ -329,7 +329,11 @@ impl History {
             bytes[..whole_bytes].split_inclusive(|&byte| byte == b'\n').enumerate()
         {
             let bad = |why: String| BadLine { line: number + 1, why };
-            let record = serde_json::from_slice(line).map_err(|e| bad(e.to_string()))?;
+            let record = serde_json::from_slice(line).map_err(|error| {
+                // serde lists all knobs where it expects one.
+                let words = error.to_string();
+                bad(words.split(", expected one of").next().unwrap_or(&words).to_owned())
+            })?;
             history.add_record(record).map_err(bad)?;
         }
         Ok(history)

@@ -117,7 +117,11 @@ pub fn undo(
         // are undone.
         if complete || forget {
             journal.undone(transaction.id, by, given_up).map_err(|why| {
-                JournalError::Unrecorded { transaction: transaction.id, why: Box::new(why) }
+                JournalError::Unrecorded {
+                    transaction: transaction.id,
+                    why: Box::new(why),
+                    undo: journal.command("undo"),
+                }
             })?;
         } else {
             stays_open(kernel, &mut journal, transaction.id);

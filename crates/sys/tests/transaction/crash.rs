@@ -82,7 +82,10 @@ fn a_failed_restore_is_reported_and_can_be_retried() {
                 kernel.knobs().iter().filter(|(path, now)| before[*path] != **now).count(),
                 1
             );
-            assert!(matches!(apply(&kernel, &plan), Err(ApplyError::Unfinished(1))));
+            assert!(matches!(
+                apply(&kernel, &plan),
+                Err(ApplyError::Unfinished { transaction: 1, .. })
+            ));
             undo(&kernel, UndoScope::All).unwrap();
             assert_eq!(kernel.knobs(), before);
         }
@@ -285,7 +288,10 @@ fn a_real_kill_at_every_write_is_undone() {
             let written =
                 kernel.knobs().iter().filter(|(path, now)| before[*path] != **now).count();
             assert_eq!(written, number + usize::from(after));
-            assert!(matches!(apply(&kernel, &everything(&kernel)), Err(ApplyError::Unfinished(1))));
+            assert!(matches!(
+                apply(&kernel, &everything(&kernel)),
+                Err(ApplyError::Unfinished { transaction: 1, .. })
+            ));
             undo(&kernel, UndoScope::All).unwrap();
             assert_eq!(kernel.knobs(), before);
         }

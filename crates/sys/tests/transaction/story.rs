@@ -457,7 +457,7 @@ fn no_transaction_starts_while_one_awaits_confirmation() {
     drop(journal);
     assert!(matches!(
         apply(&kernel, &[change(&kernel, irq(28), cpus("4"))]),
-        Err(ApplyError::Unconfirmed(1))
+        Err(ApplyError::Unconfirmed { transaction: 1, .. })
     ));
 }
 
