@@ -4,9 +4,10 @@
 #![allow(clippy::unwrap_used, reason = "clippy lets only functions marked as tests do so")]
 
 use std::hint::black_box;
+use std::sync::Mutex;
 use std::time::Duration;
 
-use netsilo_decide::judge::findings::check;
+use netsilo_decide::judge::findings::{FindingId, check};
 use netsilo_decide::judge::why::why;
 use netsilo_decide::plan::{Goal, plan};
 use netsilo_decide::report::Report;
@@ -58,6 +59,17 @@ fn netdev(n: u32, queues: Vec<SceneQueue>) -> SceneNetdev {
 fn scene(netdevs: Vec<SceneNetdev>) -> Scene {
     let grid = Grid { cores: 16, ..Grid::default() };
     Scene { grid, netdevs, ..Scene::default() }
+}
+
+/// This many netdevs, each polled on another node than its reader's, so that `plan` moves it.
+fn far(n: u32) -> Scene {
+    let far = |it: u32| {
+        let readers = vec![Reader { cpu: CpuId(8 + it % 8), bytes_per_s: 100_000, ..reader(it) }];
+        let (cpus, load) = (CpuSet::from_cpu(CpuId(it % 8)), 0.8 / f64::from(n));
+        netdev(it, vec![SceneQueue { cpus, readers, load, ..queue(it) }])
+    };
+    let grid = Grid { nodes: 2, cores: 8, ..Grid::default() };
+    Scene { grid, netdevs: (0..n).map(far).collect(), ..Scene::default() }
 }
 
 /// A host with this many of something.
@@ -146,8 +158,12 @@ fn cost(verb: Verb, seen: &Observation) -> [f64; 2] {
     [time, heap::most(|| verb(seen)) as f64 / 1e6]
 }
 
+/// The heap is that of all threads.
+static ALONE: Mutex<()> = Mutex::new(());
+
 #[test]
 fn no_cost_grows_as_a_square() {
+    let _alone = ALONE.lock();
     let mut all = Vec::new();
     for (what, n, host) in MANY {
         let [few, many] = [n, 4 * n].map(|n| host(n).observation());
@@ -164,4 +180,27 @@ fn no_cost_grows_as_a_square() {
         println!("x{ratio:.1} {line}");
     }
     assert!(all.iter().all(|(ratio, _)| *ratio < MOST), "{all:#?}");
+}
+
+/// How many times the time or the peak of the heap may be at twice the size: `n log n` takes 2.3, a
+/// square takes 4.
+const MOST_OF_TWICE: f64 = 3.0;
+
+#[test]
+fn check_where_each_netdev_has_a_finding_costs_no_more_than_n_log_n() {
+    let _alone = ALONE.lock();
+    let sizes = [250, 500, 1000];
+    let verb = VERBS.iter().find(|(name, _)| *name == "check").unwrap().1;
+    let costs = sizes.map(|n| {
+        let seen = far(n).observation();
+        let found = check(&analysis(&seen)).findings;
+        let far = found.iter().filter(|it| it.id == FindingId::FarFromConsumers);
+        assert_eq!(far.count(), n as usize);
+        cost(verb, &seen)
+    });
+    println!("seconds and MB with {sizes:?} netdevs: {costs:.3?}");
+    for step in costs.windows(2) {
+        let grows = |at: usize| step[1][at] / step[0][at];
+        assert!(grows(0) < MOST_OF_TWICE && grows(1) < MOST_OF_TWICE, "{sizes:?}: {costs:?}");
+    }
 }

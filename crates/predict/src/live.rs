@@ -15,6 +15,7 @@
 //!
 //! The load is taken as offered: it does not react to what it gets.
 
+mod assumed;
 pub mod claim;
 pub(crate) mod completions;
 pub mod counts;

@@ -146,6 +146,13 @@ pub(crate) struct Parts {
     pub(crate) protocol: f64,
 }
 
+impl Parts {
+    /// Time of the poll if its begin takes this much of each packet.
+    pub(crate) fn poll_with(self, begin: f64) -> f64 {
+        (self.poll + begin - self.begin).max(LEAST_POLL * self.poll)
+    }
+}
+
 /// How CPUs spend their time: the cost of a step depends on it.
 pub(crate) trait Cpus {
     /// Share of the time in softirqs.
@@ -184,6 +191,8 @@ pub(crate) struct Steps<'a, C> {
     pub(crate) cpus: &'a C,
     pub(crate) prices: &'a Prices,
     pub(crate) placed: &'a Placement,
+    /// Packets of one poll.
+    pub(crate) batch: f64,
     /// Packets per second.
     pub(crate) packets: f64,
     /// Whether they are on their sender's backlog, without RPS.
@@ -213,16 +222,20 @@ impl<C: Cpus> Steps<'_, C> {
 
     fn polls(&self, loads: &mut Loads, parts: Parts) {
         for (cpu, share) in &self.placed.poll {
-            let lines = self.prices.device_lines(self.cpus.is_far_from_device(*cpu))
-                - self.prices.device_lines(false);
-            let poll = (parts.poll + self.begin() - parts.begin).max(LEAST_POLL * parts.poll);
-            loads.path.poll += self.softirq(loads, *cpu, self.packets * share * (poll + lines));
+            let poll = parts.poll_with(self.begin()) + self.more_lines(*cpu);
+            loads.path.poll += self.softirq(loads, *cpu, self.packets * share * poll);
         }
+    }
+
+    /// What a packet takes more on a CPU that is far from the device (ns).
+    pub(crate) fn more_lines(&self, cpu: CpuId) -> f64 {
+        self.prices.device_lines(self.cpus.is_far_from_device(cpu))
+            - self.prices.device_lines(false)
     }
 
     /// What the begin of a poll costs each of its packets (ns).
     pub(crate) fn begin(&self) -> f64 {
-        self.prices.begin_poll(self.placed.is_threaded) * self.placed.begun / self.placed.batch
+        self.prices.begin_poll(self.placed.is_threaded) * self.placed.begun / self.batch
     }
 
     /// Pairs of the CPU that polls and the CPU that runs the protocol, which do not depend on each
@@ -292,8 +305,8 @@ impl<C: Cpus> Steps<'_, C> {
         if pair.from == pair.to {
             return 0.0;
         }
-        let polls = self.packets * pair.polled / self.placed.batch;
-        let any = 1.0 - (1.0 - pair.part.min(1.0)).powf(self.placed.batch);
+        let polls = self.packets * pair.polled / self.batch;
+        let any = 1.0 - (1.0 - pair.part.min(1.0)).powf(self.batch);
         polls * any * (1.0 - self.cpus.softirq(pair.to).min(MOST_SCHEDULED))
     }
 

@@ -307,8 +307,8 @@ impl<'a> Network<'a> {
             if parts.protocol > 0.0 {
                 parts.protocol += protocol / self.demands.packets;
             }
-            let steps =
-                Steps { cpus: &*self, prices, placed, packets: *packets, is_backlog: false };
+            let (packets, batch) = (*packets, placed.batch);
+            let steps = Steps { cpus: &*self, prices, placed, batch, packets, is_backlog: false };
             let before = taken.loads.path.poll;
             steps.add(&mut taken.loads, parts);
             if placed.protocol.is_some() {

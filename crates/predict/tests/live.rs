@@ -4,8 +4,10 @@
 
 mod observed;
 
-use netsilo_model::change::Change;
-use netsilo_model::change::knobs::{RpsCpus, RpsFlowCnt, RpsSockFlowEntries, Threaded, XpsCpus};
+use netsilo_model::change::knobs::{
+    IrqAffinity, NapiThread, RpsCpus, RpsFlowCnt, RpsSockFlowEntries, Threaded, XpsCpus,
+};
+use netsilo_model::change::{Change, apply_to};
 use netsilo_model::cost::weights::Costs;
 use netsilo_model::derive::analysis::Analysis;
 use netsilo_model::machine::cpuset::{CpuId, CpuSet};
@@ -16,9 +18,10 @@ use netsilo_model::snapshot::ethtool::Coalesce;
 use netsilo_model::snapshot::host::Snapshot;
 use netsilo_model::snapshot::netdev::NetdevIdentity;
 use netsilo_model::snapshot::observation::Observation;
-use netsilo_model::synthetic::scene::{Scene, SceneQueue};
+use netsilo_model::synthetic::scene::{Scene, SceneNetdev, SceneQueue};
 use netsilo_predict::live::claim::Claim;
 use netsilo_predict::live::forecast::{Expected, Forecast, Limit, forecast};
+use netsilo_predict::live::judge::Judge;
 use netsilo_predict::live::proposal::Proposal;
 use netsilo_predict::live::work::{TooLittle, Work};
 use proptest::prelude::*;
@@ -349,4 +352,61 @@ fn nothing_is_said_of_a_kthread_without_an_interrupt_that_ends() {
     let forecast = forecast(&Work::new(&analysis).unwrap(), 1.0, &[proposal]);
     let off = &forecast.settings[1];
     assert_eq!((off.gain, off.claim, off.not_modeled.len()), (None, None, 1), "{off:?}");
+}
+
+#[test]
+fn changes_give_the_same_as_all_settings_after_them() {
+    let mut scene = scene(vec![queue(30, 0.3, 1), queue(31, 0.2, 2)]);
+    let second = SceneNetdev {
+        name: "eth1".into(),
+        // It shares an interrupt with the first netdev, and has RFS without its table.
+        queues: vec![
+            SceneQueue { rps_flow_cnt: Some(4096), ..queue(31, 0.1, 3) },
+            queue(32, 0.1, 1),
+        ],
+        ..scene.netdevs[0].clone()
+    };
+    let third = SceneNetdev {
+        name: "eth2".into(),
+        threaded: true,
+        queues: vec![queue(33, 0.1, 2)],
+        ..scene.netdevs[0].clone()
+    };
+    scene.netdevs.extend([second, third]);
+    let mut observation = scene.observation();
+    // It was moved while the machine was observed.
+    move_irq(&mut observation.after, 32, 3);
+    let costs = Costs::default();
+    let analysis = Analysis::new(&observation, &costs);
+    let work = Work::new(&analysis).unwrap();
+    let after = &observation.after;
+    let netdev = NetdevIdentity::from_netdev(&after.netdevs[1]);
+    let thread = after.netdevs[2].napis[0].thread.clone().unwrap();
+    let (pid, comm, start_time) = (thread.pid, thread.comm, thread.start_time);
+    let changes = [
+        Change::of(
+            after,
+            IrqAffinity {
+                irq: Irq(31),
+                action: after.irqs[&Irq(31)].actions.join(","),
+                netdev: None,
+            },
+            cpu(3),
+            "",
+        ),
+        Change::of(after, RpsCpus { netdev, queue: 1 }, cpu(2), ""),
+        Change::of(after, RpsSockFlowEntries {}, 4096, ""),
+        Change::of(after, NapiThread { pid, comm, start_time }, cpu(3), ""),
+    ];
+    for change in changes {
+        let change = [change.unwrap()];
+        let named = Proposal::new("new", after, &change);
+        let whole = Proposal::edited("new", after, |it| *it = apply_to(it, &change));
+        let both = forecast(&work, 1.0, &[named.clone(), whole]);
+        let [now, named_gives, whole_gives] = both.settings.as_slice() else { panic!("{both:?}") };
+        assert_ne!(now.cpus, named_gives.cpus, "{change:?}");
+        assert_eq!(named_gives, whole_gives, "{change:?}");
+        let fits = Judge::new(work.clone(), 1.0).fits(&named);
+        assert_eq!(fits, Some(named_gives.fits.value));
+    }
 }

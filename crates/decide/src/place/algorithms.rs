@@ -8,6 +8,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::place::algorithm::Algorithm;
 use crate::place::capacity::Capacity;
+use crate::place::model::Model;
 use crate::place::suggestion::Suggestion;
 use crate::place::vector::Vector;
 
@@ -77,4 +78,12 @@ pub fn suggest(
     vectors: &[Vector],
 ) -> Vec<Suggestion> {
     (name.algorithm().suggest)(capacity, vectors)
+}
+
+/// The same for the vectors of a problem that has been built.
+pub fn suggest_by(name: AlgorithmName, model: &Model<'_>) -> Vec<Suggestion> {
+    match name {
+        AlgorithmName::Auto => auto::suggest_by(model),
+        _ => suggest(name, model.capacity, model.vectors),
+    }
 }

@@ -32,6 +32,9 @@ impl LevelCosts {
 
     /// The cost on a CPU with these levels.
     pub(super) fn on(&self, cpu: CpuId, levels: [u32; 4]) -> f64 {
+        if self.on.is_empty() {
+            return 0.0;
+        }
         let shared =
             self.levels.iter().zip(levels).filter_map(|(level, number)| level.get(&number));
         self.anywhere + shared.chain(self.on.get(&cpu)).sum::<f64>()

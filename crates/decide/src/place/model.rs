@@ -24,8 +24,8 @@ pub struct Model<'a> {
     pub problem: Problem,
     /// The CPU of each place.
     pub cpus: Vec<CpuId>,
-    capacity: &'a Capacity<'a>,
-    vectors: &'a [Vector],
+    pub(crate) capacity: &'a Capacity<'a>,
+    pub(crate) vectors: &'a [Vector],
     /// [`Problem::pairs`], without what a move must gain.
     pairs: Vec<Pair>,
     ground: Ground,
@@ -206,7 +206,7 @@ impl Placed<'_> {
             let busy = problem.places[place].busy + before;
             let pressure = |busy, items| problem.assumed.pressure(busy, items);
             let crowd = pressure(busy + load, before + load) - pressure(busy, before);
-            let beside: f64 = ground.siblings(place, &problem.places).map(others).sum();
+            let beside: f64 = ground.siblings[place].iter().map(|it| others(*it)).sum();
             parts.waiting += own_turns * before + load * other_turns(place);
             parts.crowding = (crowd + problem.smt_loss * load * beside) * SECOND_NS;
             let handed = |pair: &&Pair| {
@@ -260,8 +260,8 @@ fn slowdown(cpu: &Cpu) -> f64 {
 
 /// What all rows share.
 struct Ground {
-    /// The places of each core, by its number.
-    cores: BTreeMap<u32, Vec<usize>>,
+    /// The places of the other threads of each place's core.
+    siblings: Vec<Vec<usize>>,
     /// Whether each place is on another node than a device, by the device's node.
     far: BTreeMap<Option<NodeId>, Vec<bool>>,
     /// Bytes per second that are read on each CPU, from all vectors.
@@ -282,6 +282,10 @@ impl Ground {
         for (at, CpuPlace { levels: [core, ..], .. }) in places.iter().enumerate() {
             cores.entry(*core).or_default().push(at);
         }
+        let others = |(at, place): (usize, &CpuPlace)| {
+            cores[&place.levels[0]].iter().copied().filter(|other| *other != at).collect()
+        };
+        let siblings = places.iter().enumerate().map(others).collect();
         let mut read_on = BTreeMap::new();
         for (cpu, bytes) in vectors.iter().flat_map(|vector| &vector.read_on) {
             *read_on.entry(*cpu).or_default() += bytes;
@@ -296,13 +300,7 @@ impl Ground {
             let home = vector.present.and_then(|cpu| cpus.binary_search(&cpu).ok());
             home.into_iter().for_each(|home| busy[home] += vector.load / capacity.dilation);
         }
-        Self { cores, far, read_on, busy }
-    }
-
-    /// The other threads of a place's core.
-    fn siblings(&self, place: usize, places: &[CpuPlace]) -> impl Iterator<Item = usize> {
-        let core = self.cores.get(&places[place].levels[0]);
-        core.into_iter().flatten().copied().filter(move |other| *other != place)
+        Self { siblings, far, read_on, busy }
     }
 }
 
@@ -478,14 +476,14 @@ impl<'a> Row<'a> {
     /// The parts on one place, without those that depend on other vectors.
     fn at(&self, model: &Model<'_>, place: usize) -> Parts {
         let Self { vector, capacity, ground, .. } = self;
-        let (cpu, places) = (model.cpus[place], &model.problem.places);
-        let CpuPlace { levels, slowdown, .. } = places[place];
+        let (cpu, CpuPlace { levels, slowdown, .. }) =
+            (model.cpus[place], model.problem.places[place]);
         let line = capacity.costs.line_ns;
         let fetched = vector.packets_per_s * capacity.costs.device_lines_per_packet;
         let load = vector.load / capacity.dilation * slowdown;
         let here = self.contending(model, place);
-        let beside: f64 =
-            ground.siblings(place, places).map(|place| self.contending(model, place)).sum();
+        let beside = ground.siblings[place].iter().map(|it| self.contending(model, *it));
+        let beside: f64 = beside.sum();
         let preempted = capacity.costs.assumed.preempted;
         let delayed =
             self.felt * preempted * load * here + model.problem.smt_loss * load * beside.min(1.0);

@@ -41,10 +41,8 @@ pub(super) fn choose(
 ) -> Plan {
     let Ok(work) = Work::new(analysis) else { return least_cost };
     let judge = Judge::new(work, 1.0);
-    let fits = |plan: &Plan| {
-        let proposal = Proposal::new("placement", analysis.after(), &plan.changes);
-        judge.judge(&proposal).0.map(|expected| expected.fits.value)
-    };
+    let fits =
+        |plan: &Plan| judge.fits(&Proposal::new("placement", analysis.after(), &plan.changes));
     let moves = least_cost.placements.iter().any(|it| it.moves);
     let more = if moves { MORE } else { MORE_TO_MOVE };
     let is_full = |fits: &f64| is_near_full(fits * (1.0 + more) / (1.0 + MORE_TO_MOVE));

@@ -6,7 +6,8 @@ use netsilo_model::derive::silo::Silo;
 use netsilo_model::machine::cpuset::{CpuId, CpuSet};
 use netsilo_model::snapshot::netdev::Netdev;
 
-use crate::place::{AlgorithmName, Capacity, Completion, Suggestion, Vector, suggest};
+use crate::place::model::Model;
+use crate::place::{AlgorithmName, Capacity, Completion, Suggestion, Vector, suggest, suggest_by};
 use crate::plan::completions::{add_completed_by, follow, senders};
 use crate::plan::contents::Plan;
 use crate::plan::goal::Goal;
@@ -30,10 +31,10 @@ pub(super) enum Basis<'a> {
 impl Basis<'_> {
     fn suggestions(
         self,
-        capacity: &Capacity<'_>,
+        model: &Model<'_>,
         groups: &[(Group<'_>, AlgorithmName)],
-        vectors: &[Vector],
     ) -> Vec<Suggestion> {
+        let vectors = model.vectors;
         let may_stay = |vector: &Vector| vector.present.is_some_and(|it| vector.pool.contains(it));
         match self {
             Self::Present if vectors.iter().all(|it| it.quiet().is_some() || may_stay(it)) => {
@@ -41,7 +42,7 @@ impl Basis<'_> {
             }
             Self::Present | Self::Algorithms => {
                 let algorithms: Vec<_> = groups.iter().map(|(_, algorithm)| *algorithm).collect();
-                suggest_each(capacity, vectors, &algorithms)
+                suggest_each(model, &algorithms)
             }
             Self::Outcome(matching) => {
                 let pairs = groups.iter().zip(vectors);
@@ -73,8 +74,9 @@ pub(super) fn place(
     let mut places = present_places(after);
     let Some(pool) = pool.filter(|_| goal.irqs) else { return (places, Plan::default()) };
     let Prepared { groups, vectors, capacity, mut part } = prepare(analysis, netdevs, pool, goal);
-    let suggestions = basis.suggestions(&capacity, &groups, &vectors);
-    let (judged, predicted) = placement_cost(&capacity, &vectors, &suggestions);
+    let model = Model::new(&capacity, &vectors);
+    let suggestions = basis.suggestions(&model, &groups);
+    let (judged, predicted) = placement_cost(&model, &suggestions);
     part.predicted = predicted;
     let assumed = &capacity.costs.assumed;
     let senders = senders(analysis, goal, &groups, &vectors, &suggestions, assumed);
@@ -162,25 +164,22 @@ pub(super) fn prepare<'a>(
 ///
 /// Load that another algorithm places counts as busy time of its CPU. `auto` runs last, as it
 /// weighs everything else.
-fn suggest_each(
-    capacity: &Capacity<'_>,
-    vectors: &[Vector],
-    algorithms: &[AlgorithmName],
-) -> Vec<Suggestion> {
+fn suggest_each(model: &Model<'_>, algorithms: &[AlgorithmName]) -> Vec<Suggestion> {
+    let Model { capacity, vectors, .. } = model;
     let mut names: Vec<AlgorithmName> = AlgorithmName::ALL.to_vec();
     names.retain(|name| algorithms.contains(name));
     if let Some(auto) = names.iter().position(|name| *name == AlgorithmName::Auto) {
         names[auto..].rotate_left(1);
     }
     if let [only] = names.as_slice() {
-        return suggest(*only, capacity, vectors);
+        return suggest_by(*only, model);
     }
     let mut at: Vec<Option<CpuId>> = vectors.iter().map(|vector| vector.present).collect();
     let mut suggestions: Vec<Suggestion> = vec![Suggestion::Leave(String::new()); vectors.len()];
     for name in names {
         let (mine, others): (Vec<usize>, Vec<usize>) =
             (0..vectors.len()).partition(|index| algorithms[*index] == name);
-        let mut capacity = capacity.clone();
+        let mut capacity = (*capacity).clone();
         for index in others {
             if let Some(busy) = at[index].and_then(|cpu| capacity.busy.get_mut(&cpu)) {
                 *busy = (*busy + vectors[index].load).min(1.0);

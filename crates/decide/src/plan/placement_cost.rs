@@ -3,15 +3,17 @@
 
 use std::collections::BTreeMap;
 
+use netsilo_model::cost::problem::CpuPlace;
 use netsilo_model::machine::cpuset::CpuId;
-use netsilo_model::machine::topology::{Distance, Topology};
+use netsilo_model::machine::topology::Distance;
 
 use crate::place::model::Model;
 use crate::place::parts::Parts;
-use crate::place::{Capacity, Suggestion, Vector};
+use crate::place::{Suggestion, Vector};
 use crate::plan::contents::{Alternative, PlacementCost};
 
-/// What the model says of a vector where the plan puts it.
+/// What the model says of a vector where the plan puts it; nothing of one that the plan leaves.
+#[derive(Default)]
 pub(super) struct PlacedCost {
     /// Gain of the move (ns/s).
     pub(super) gain: f64,
@@ -21,11 +23,10 @@ pub(super) struct PlacedCost {
 
 /// Returns what the model says of each vector, and the predicted cost if anything moves.
 pub(super) fn placement_cost(
-    capacity: &Capacity<'_>,
-    vectors: &[Vector],
+    model: &Model<'_>,
     suggestions: &[Suggestion],
 ) -> (Vec<PlacedCost>, Option<PlacementCost>) {
-    let model = Model::new(capacity, vectors);
+    let Model { capacity, vectors, .. } = model;
     let after: Vec<Option<CpuId>> = vectors
         .iter()
         .zip(suggestions)
@@ -46,13 +47,16 @@ pub(super) fn placement_cost(
         }
     });
     let judged = |(index, vector): (usize, &Vector)| {
+        if let Suggestion::Leave(_) = suggestions[index] {
+            return PlacedCost::default();
+        }
         let parts = placed.parts(index);
         let on = |cpu: Option<CpuId>| Some(parts[model.place(&cpu?)?]);
         let (here, there) = (on(vector.present), on(after[index]));
         let gain = here.zip(there).map_or(0.0, |(here, there)| here.total() - there.total());
         let alternatives = match vector.quiet() {
             Some(_) => Vec::new(),
-            None => alternatives(&model, &parts, vector, after[index], capacity.topology),
+            None => alternatives(model, &parts, vector, after[index]),
         };
         PlacedCost { gain, cost: there.unwrap_or_default().rounded(), alternatives }
     };
@@ -66,17 +70,23 @@ fn alternatives(
     parts: &[Parts],
     vector: &Vector,
     chosen: Option<CpuId>,
-    topology: &Topology,
 ) -> Vec<Alternative> {
     let reader = vector.main_reader();
+    let known = reader.and_then(|reader| model.capacity.topology.cpus.get(&reader));
+    let levels = reader.zip(known).map(|(reader, known)| known.levels(reader));
+    let distance = |cpu: CpuId, place: &CpuPlace| match levels {
+        _ if reader == Some(cpu) => Distance::SameCpu,
+        Some(levels) => Distance::between(&place.levels, &levels),
+        None => Distance::Remote,
+    };
     let mut cheapest: BTreeMap<Option<Distance>, Alternative> = BTreeMap::new();
     let mut present = None;
-    for (cpu, cost) in model.cpus.iter().zip(parts).filter(|(cpu, _)| vector.pool.contains(**cpu)) {
-        let distance = reader.map(|reader| topology.distance(*cpu, reader));
-        let this = Alternative { cpu: *cpu, distance, cost: cost.rounded() };
-        if Some(*cpu) == chosen {
+    for ((cpu, place), cost) in model.cpus.iter().zip(&model.problem.places).zip(parts) {
+        if Some(*cpu) == chosen || !vector.pool.contains(*cpu) {
             continue;
         }
+        let distance = reader.map(|_| distance(*cpu, place));
+        let this = Alternative { cpu: *cpu, distance, cost: cost.rounded() };
         if Some(*cpu) == vector.present {
             present = Some(this.clone());
         }

@@ -24,7 +24,7 @@ use crate::machine::topology::{Distance, Levels};
 pub const SECOND_NS: f64 = 1e9;
 
 /// A CPU.
-#[derive(Debug, Clone, Default)]
+#[derive(Debug, Clone, Copy, Default)]
 pub struct CpuPlace {
     /// Numbers of its core, level 2 cache, last-level cache and node.
     pub levels: Levels,

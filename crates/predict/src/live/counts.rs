@@ -113,7 +113,7 @@ fn ipis(work: &Work<'_>, values: &Values, placement: impl Fn(usize) -> Placement
         let queue = Queue { ns: queue.ns.or(Some(ANY)), ..queue.clone() };
         let placed = placement(number);
         let parts = loads::parts(work, &prices, &queue, &placed);
-        loads::add(&mut loads, work, &prices, &queue, parts, (&placed, &placed));
+        loads::add(&mut loads, work, &prices, &queue, parts, (&placed, &placed, placed.batch));
     }
     loads.ipis
 }

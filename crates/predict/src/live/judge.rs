@@ -2,32 +2,35 @@
 //!
 //! Everything that asks what a change would do asks here: `predict`, `plan` and `tune`, and the
 //! verdicts and findings of `check`.
+//!
+//! `check` asks for each of many netdevs, so what a setting leaves alone is not computed again.
 
-use std::collections::{BTreeMap, BTreeSet, HashSet};
+use std::cell::OnceCell;
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 use netsilo_model::change::{Change, Target};
 use netsilo_model::derive::analysis::Analysis;
 use netsilo_model::derive::receive_work::Bounds;
-use netsilo_model::machine::cpuset::{CpuId, CpuSet};
+use netsilo_model::machine::cpuset::CpuId;
 use netsilo_model::machine::ids::Irq;
 use netsilo_model::snapshot::host::Snapshot;
 use netsilo_model::snapshot::netdev::Netdev;
 use netsilo_trial::stats::Estimate;
 
 use crate::assumptions::{Assumptions, End};
-use crate::limit::{Limit, Used, fullest};
+use crate::limit::Limit;
+use crate::live::assumed::{Assumed, Staying, limit, time_of, times};
 use crate::live::claim::{Claim, is_near_full};
 use crate::live::completions::{self, Moved};
 use crate::live::expected::{AS_IT_IS, Expected};
-use crate::live::loads;
 use crate::live::proposal::Proposal;
+use crate::live::supposed::Supposed;
 use crate::live::unknowns::Unknown;
 use crate::live::work::{Queue, Work};
-use crate::loads::{Loads, Parts};
+use crate::loads::Loads;
 use crate::parameters::Table;
 use crate::placement::Placement;
 use crate::prediction::CpuTime;
-use crate::prices::Prices;
 
 /// Standard deviations of an interval that holds nine of ten values.
 const NINE_OF_TEN: f64 = 1.645;
@@ -43,14 +46,14 @@ struct Placed {
 
 impl Placed {
     /// The placement of the judge's work under `settings`, which `changes` made of the present
-    /// ones; `None`: anything may differ.
+    /// ones; `None`: anything may differ. What they lack is as in the last snapshot.
     fn new(judge: &Judge<'_>, settings: &Snapshot, changes: Option<&[Change]>) -> Self {
         let Judge { work, present, .. } = judge;
         let ways = |number| {
             let way = |arrivals| Placement::new(work, number, settings, arrivals);
             (number, [End::Worst, End::Likely, End::Best].map(way))
         };
-        let placed = judge.touched(settings, changes).map(ways);
+        let placed = judge.touched(settings).into_iter().map(ways);
         let is_moved = |(number, ways): &(usize, [Placement; 3])| {
             ways.iter().any(|way| *way != present[*number])
         };
@@ -91,17 +94,9 @@ impl Placed {
     }
 }
 
-/// The observed work under one set of assumptions: what all settings have in common.
-#[derive(Debug)]
-struct Assumed {
-    assumptions: Assumptions,
-    prices: Prices,
-    /// The parts of each queue's packets.
-    parts: Vec<Parts>,
-    /// What the receive work takes as it is.
-    before: Loads,
-    /// The same where each poll takes as many packets as it may.
-    full: Loads,
+/// Interrupts per second of a queue; `None` if they were not counted.
+fn interrupts_of(work: &Work<'_>, queue: &Queue<'_>) -> Option<f64> {
+    Some(queue.silo.interrupts_per_s.as_ref()?.values().sum::<f64>() * work.load)
 }
 
 /// A machine, with the likely assumptions and with each unknown quantity at its ends.
@@ -113,93 +108,92 @@ pub struct Judge<'a> {
     work: Work<'a>,
     /// Where each queue's packets run now.
     present: Vec<Placement>,
+    /// Packets of each queue's polls if these take as many as they may.
+    full: Vec<f64>,
+    /// Interrupts per second of the queues; `None` if none was counted.
+    interrupts: Option<f64>,
     /// The queues that the last snapshot places otherwise than they were observed.
     others: BTreeSet<usize>,
-    /// The queues that each CPU polls.
+    /// The queues that each CPU polls, that each netdev has, and that each interrupt announces.
     polled_on: BTreeMap<CpuId, Vec<usize>>,
+    of_netdev: HashMap<String, Vec<usize>>,
+    of_irq: HashMap<Irq, Vec<usize>>,
     likely: Assumed,
-    ends: Vec<[Assumed; 2]>,
+    /// Once an interval was asked for; `None`: as likely.
+    ends: OnceCell<Vec<[Option<Assumed>; 2]>>,
 }
 
 impl<'a> Judge<'a> {
     /// The machine of this work, at `load` times the observed load.
     pub fn new(observed: Work<'a>, load: f64) -> Self {
         let work = observed.clone().times(load);
-        let values = Table::shipped().values();
         let queues = 0..work.queues.len();
         let present: Vec<Placement> =
             queues.map(|number| Placement::present(&work, number)).collect();
-        let both = || work.queues.iter().zip(&present);
-        let on_full =
-            |(queue, now): (&Queue<'_>, &Placement)| now.on_full_cpus(&work, queue, &work.cpus);
-        let full: Vec<Placement> = both().map(on_full).collect();
-        let assume = |assumptions| {
-            let prices = Prices::observed(work.analysis, values, assumptions);
-            let parts: Vec<Parts> =
-                both().map(|(queue, now)| loads::parts(&work, &prices, queue, now)).collect();
-            let loads = |placed: &[Placement]| {
-                let placed = placed.iter().enumerate();
-                loads_of(&work, &prices, &parts, &present, placed)
-            };
-            let [before, full] = [loads(&present), loads(&full)];
-            Assumed { assumptions, prices, parts, before, full }
+        let full_batch = |(queue, now): (&Queue<'_>, &Placement)| {
+            let wait = now.full_wait(&work, queue, |cpu| work.cpus.get(&cpu).copied());
+            now.full_batch(queue, wait)
         };
-        let ends = Unknown::ALL.map(|unknown| unknown.ends(work.analysis).map(assume));
-        let likely = assume(Assumptions::default());
+        let full: Vec<f64> = work.queues.iter().zip(&present).map(full_batch).collect();
+        let likely = Assumed::new(&work, &present, &full, Assumptions::default());
+        let (mut of_netdev, mut of_irq) = (HashMap::new(), HashMap::new());
         let mut polled_on: BTreeMap<CpuId, Vec<usize>> = BTreeMap::new();
         for (number, queue) in work.queues.iter().enumerate() {
             queue.polled.keys().for_each(|cpu| polled_on.entry(*cpu).or_default().push(number));
+            let netdev = queue.silo.netdev.name.clone();
+            of_netdev.entry(netdev).or_insert_with(Vec::new).push(number);
+            let irq = queue.silo.irq.iter();
+            irq.for_each(|irq| of_irq.entry(irq.to).or_insert_with(Vec::new).push(number));
         }
         let is_other = |number: &usize| {
             let after = Placement::new(&work, *number, work.analysis.after(), End::Likely);
             after != present[*number]
         };
         let others = (0..work.queues.len()).filter(is_other).collect();
-        Self { likely, ends: ends.into(), present, others, polled_on, observed, work }
+        let interrupts = work.queues.iter().filter_map(|it| interrupts_of(&work, it));
+        Self {
+            interrupts: interrupts.reduce(|a, b| a + b),
+            ends: OnceCell::new(),
+            likely,
+            present,
+            full,
+            others,
+            polled_on,
+            of_netdev,
+            of_irq,
+            observed,
+            work,
+        }
     }
 
-    /// The queues that these changes may move, with those that are not as they were observed.
-    fn touched(
-        &self,
-        settings: &Snapshot,
-        changes: Option<&[Change]>,
-    ) -> impl Iterator<Item = usize> {
-        let targets = || changes.into_iter().flatten().map(|change| &change.target);
-        let netdevs: HashSet<&str> =
-            targets().filter_map(|it| Some(it.netdev()?.name.as_str())).collect();
-        let irqs: HashSet<Irq> = targets()
-            .filter_map(|it| match it {
-                Target::IrqAffinity(knob) => Some(knob.irq),
-                _ => None,
-            })
-            .collect();
-        let has_kthread = targets().any(|it| matches!(it, Target::NapiThread(_)));
-        let has_table = targets().any(|it| matches!(it, Target::RpsSockFlowEntries(_)));
-        let has_flows = |netdev: &&Netdev| {
-            has_table && netdev.rx_queues.iter().any(|rx| rx.rps_flow_cnt.unwrap_or(0) > 0)
+    /// The work with each unknown quantity at its ends.
+    fn ends(&self) -> &[[Option<Assumed>; 2]] {
+        let end = |assumptions| {
+            let Self { work, present, full, .. } = self;
+            let is_other = assumptions != Assumptions::default();
+            is_other.then(|| Assumed::new(work, present, full, assumptions))
         };
-        let with_flows: HashSet<&str> =
-            settings.netdevs.iter().filter(has_flows).map(|it| it.name.as_str()).collect();
-        let is_touched = move |number: &usize| {
-            let silo = &self.work.queues[*number].silo;
-            let name = silo.netdev.name.as_str();
-            changes.is_none()
-                || self.others.contains(number)
-                || netdevs.contains(name)
-                || with_flows.contains(name)
-                || silo.irq.as_ref().is_some_and(|irq| irqs.contains(&irq.to))
-                || has_kthread && silo.kthread.is_some()
-        };
-        let all = (0..self.work.queues.len()).filter(is_touched);
-        all.collect::<Vec<usize>>().into_iter()
+        let ends = |unknown: Unknown| unknown.ends(self.work.analysis).map(end);
+        self.ends.get_or_init(|| Unknown::ALL.map(ends).into())
+    }
+
+    /// The queues of the netdevs and interrupts that these settings have, with those that are not
+    /// as they were observed.
+    fn touched(&self, settings: &Snapshot) -> BTreeSet<usize> {
+        let named = settings.netdevs.iter().filter_map(|it| self.of_netdev.get(&it.name));
+        let announced = settings.irqs.keys().filter_map(|it| self.of_irq.get(it));
+        let touched = named.chain(announced).flatten().copied();
+        touched.chain(self.others.iter().copied()).collect()
     }
 
     /// The loads where the work is placed so.
     fn loads(&self, it: &Assumed, placed: &Placed) -> Loads {
         let moved = || placed.moved(it.assumptions.arrivals);
         let now = &self.present;
-        let gone = self.loads_of(it, moved().map(|(number, _)| (number, &now[number])));
-        let mut loads = it.before.changed(&gone, &self.loads_of(it, moved()));
+        let gone = moved().map(|(number, _)| (number, &now[number], now[number].batch));
+        let come = moved().map(|(number, placed)| (number, placed, placed.batch));
+        let (gone, come) = (it.loads_of(&self.work, now, gone), it.loads_of(&self.work, now, come));
+        let mut loads = it.before.changed(&gone, &come);
         self.add_sent(it, placed, &mut loads);
         loads
     }
@@ -207,35 +201,38 @@ impl<'a> Judge<'a> {
     /// The same where each poll takes as many packets as it may; `cpus` spend their time so before
     /// that.
     fn full_loads(&self, it: &Assumed, placed: &Placed, loads: &Loads) -> Loads {
-        let (work, cpus) = (&self.work, self.cpus(it, loads));
-        let moved: BTreeMap<usize, &Placement> = placed.moved(it.assumptions.arrivals).collect();
+        let Self { work, present, .. } = self;
+        let then = |cpu| Some(time_of(cpu, *work.cpus.get(&cpu)?, &it.before, loads));
+        let (mut numbers, mut more) = (BTreeSet::new(), Vec::new());
         let changed =
             self.polled_on.iter().filter(|(cpu, _)| loads.on(**cpu) != it.before.on(**cpu));
-        let mut numbers: BTreeSet<usize> = moved.keys().copied().collect();
-        numbers.extend(changed.flat_map(|(_, numbers)| numbers));
-        let on_full = |number: usize, placed: &Placement, cpus: &BTreeMap<CpuId, CpuTime>| {
-            (number, placed.on_full_cpus(work, &work.queues[number], cpus))
-        };
-        let present = |number: usize| &self.present[number];
-        let old = numbers.iter().map(|it| on_full(*it, present(*it), &work.cpus));
-        let new = numbers
-            .iter()
-            .map(|it| on_full(*it, moved.get(it).copied().unwrap_or_else(|| present(*it)), &cpus));
-        let [old, new] = [old.collect::<Vec<_>>(), new.collect()];
-        let [gone, come] = [&old, &new]
-            .map(|all| all.iter().map(|(number, placed)| (*number, placed)))
-            .map(|all| self.loads_of(it, all));
+        for (cpu, polled) in changed {
+            let mut wait = None;
+            for number in polled {
+                let stays = !placed.moved.contains_key(number);
+                let Some(polls) = it.polls[*number].as_ref().filter(|_| stays) else {
+                    numbers.insert(*number);
+                    continue;
+                };
+                let (queue, now) = (&work.queues[*number], &present[*number]);
+                let wait = *wait.get_or_insert_with(|| now.full_wait(work, queue, then));
+                let batch = now.full_batch(queue, wait);
+                more.push((*cpu, polls.softirq(batch) - polls.softirq(self.full[*number])));
+            }
+        }
+        numbers.extend(placed.moved.keys());
+        let gone = numbers.iter().map(|number| (*number, &present[*number], self.full[*number]));
+        let come = numbers.iter().map(|number| {
+            let moved = placed.moved.get(number);
+            let moved = moved.map(|ways| it.assumptions.arrivals.of(ways.each_ref()));
+            let (queue, placed) = (&work.queues[*number], moved.unwrap_or(&present[*number]));
+            (*number, placed, placed.full_batch(queue, placed.full_wait(work, queue, then)))
+        });
+        let (gone, come) = (it.loads_of(work, present, gone), it.loads_of(work, present, come));
         let mut full = it.full.changed(&gone, &come);
+        more.into_iter().for_each(|(cpu, time)| full.on_mut(cpu).softirq += time);
         self.add_sent(it, placed, &mut full);
         full
-    }
-
-    fn loads_of<'p>(
-        &self,
-        it: &Assumed,
-        placed: impl Iterator<Item = (usize, &'p Placement)>,
-    ) -> Loads {
-        loads_of(&self.work, &it.prices, &it.parts, &self.present, placed)
     }
 
     fn add_sent(&self, it: &Assumed, placed: &Placed, loads: &mut Loads) {
@@ -244,44 +241,18 @@ impl<'a> Judge<'a> {
         }
     }
 
-    /// How each CPU spends its time if its receive work changes from what it was to this.
-    fn cpus(&self, it: &Assumed, to: &Loads) -> BTreeMap<CpuId, CpuTime> {
-        let mut cpus = self.work.cpus.clone();
-        for (cpu, time) in &mut cpus {
-            let (old, new) = (it.before.on(*cpu), to.on(*cpu));
-            time.softirq = (time.softirq + (new.softirq - old.softirq)).max(0.0);
-            time.sys = (time.sys + (new.task - old.task)).max(0.0);
-        }
-        cpus
-    }
-
     /// The set of assumptions that corresponds to one of another machine.
     fn like(&self, assumptions: Assumptions) -> &Assumed {
-        let mut all = self.ends.iter().flatten();
+        if assumptions == self.likely.assumptions {
+            return &self.likely;
+        }
+        let mut all = self.ends().iter().flatten().flatten();
         all.find(|it| it.assumptions == assumptions).unwrap_or(&self.likely)
     }
 }
 
-/// What these queues take of each CPU, each placed so; `now` is where all run, and `parts` those of
-/// their packets.
-fn loads_of<'p>(
-    work: &Work<'_>,
-    prices: &Prices,
-    parts: &[Parts],
-    now: &[Placement],
-    placed: impl Iterator<Item = (usize, &'p Placement)>,
-) -> Loads {
-    let mut loads = Loads::default();
-    for (at, placed) in placed {
-        let queue = &work.queues[at];
-        loads::add(&mut loads, work, prices, queue, parts[at], (&now[at], placed));
-    }
-    loads
-}
-
 /// The machine under a setting and one set of assumptions.
 struct State {
-    cpus: BTreeMap<CpuId, CpuTime>,
     loads: Loads,
     fits: f64,
     limit: Limit,
@@ -302,46 +273,24 @@ impl State {
             (loads, full)
         });
         let (loads, full) = of_setting.unwrap_or_else(|| (it.before.clone(), it.full.clone()));
-        let now = as_it_is.like(it.assumptions);
-        let receives = now.before.cpus().chain(loads.cpus());
-        let stay = Staying { cpus: receives.collect(), share: it.assumptions.tasks_stay };
-        let cpus = judge.cpus(it, &loads);
-        let (fits, limit) = limit(&judge.work, &judge.cpus(it, &full), &stay);
-        let (fits_now, limit_now) =
-            self::limit(&as_it_is.work, &as_it_is.cpus(now, &now.full), &stay);
-        let cpu_time = cpus.values().map(|cpu| cpu.usr + cpu.sys + cpu.softirq).sum();
-        State { cpus, loads, fits, limit, cpu_time, fits_now, limit_now }
+        let (now, share) = (as_it_is.like(it.assumptions), it.assumptions.tasks_stay);
+        let receives = now.before.cpus().chain(loads.cpus()).filter(|_| share > 0.0);
+        let stay = Staying { cpus: receives.collect(), share };
+        let (fits, limit) = limit(&judge.work, times(&judge.work, &it.before, &full), &stay);
+        let (fits_now, limit_now) = if share > 0.0 {
+            self::limit(&as_it_is.work, times(&as_it_is.work, &now.before, &now.full), &stay)
+        } else {
+            now.now.clone()
+        };
+        let times = times(&judge.work, &it.before, &loads);
+        let cpu_time = times.map(|(_, cpu)| cpu.usr + cpu.sys + cpu.softirq).sum();
+        State { loads, fits, limit, cpu_time, fits_now, limit_now }
     }
 
     /// The ratio of the load that fits to the one that fits as it is.
     fn ratio(&self) -> f64 {
         self.fits / self.fits_now
     }
-}
-
-/// Tasks that do not leave a CPU that softirqs fill.
-#[derive(Debug, Default)]
-struct Staying {
-    /// The CPUs.
-    cpus: CpuSet,
-    /// The share of the tasks' time.
-    share: f64,
-}
-
-/// How many times the load fits, and what is full then; `cpus` are loads with full polls. Tasks
-/// leave a CPU that softirqs fill, except pinned ones and those in `stay`.
-fn limit(work: &Work<'_>, cpus: &BTreeMap<CpuId, CpuTime>, stay: &Staying) -> (f64, Limit) {
-    let used = |(cpu, time): (&CpuId, &CpuTime)| Used {
-        cpu: *cpu,
-        tasks: time.usr + time.sys,
-        softirq: time.softirq,
-        room: work.room.get(cpu).copied().unwrap_or(1.0),
-        stays: if stay.cpus.contains(*cpu) { stay.share } else { 0.0 },
-    };
-    let link = work.fullest_link.iter().cloned();
-    let link = link.map(|(netdev, share)| (work.load * share, Limit::Link(netdev)));
-    let (share, limit) = fullest(cpus.iter().map(used), &work.pinned, link);
-    (1.0 / share.max(1e-6), limit)
 }
 
 /// A likely value, and its interval from the values with each unknown quantity at its ends: the
@@ -392,42 +341,56 @@ impl Judge<'_> {
     pub fn judge(&self, proposal: &Proposal) -> (Option<Expected>, Vec<String>) {
         let mut not_modeled = proposal.not_modeled.clone();
         not_modeled.extend(proposal.of_unknown_cpus(&self.work));
-        let supposed = proposal.other_queues(&self.observed).unwrap_or_else(|unknown| {
-            not_modeled.push(unknown);
-            None
-        });
-        let Some(supposed) = supposed else {
-            let placed = Placed::new(self, &proposal.after, proposal.changes());
+        let supposed = proposal.other_queues(&self.observed);
+        let supposed = supposed.map_err(|unknown| not_modeled.push(unknown)).ok().flatten();
+        let judged = self.on_machine(proposal, supposed.as_ref(), |judge, placed| {
             not_modeled.extend(proposal.xps().filter(|_| !placed.moves_sent()));
-            let assumed = placed.assumes().collect();
-            let mut expected = self.expected(&proposal.name, self, Some(&placed));
-            if !not_modeled.is_empty() && placed.is_as_observed(&self.present) {
+            let mut expected = judge.expected(&proposal.name, self, Some(placed));
+            let is_known = not_modeled.is_empty() || supposed.is_some();
+            if !is_known && placed.is_as_observed(&self.present) {
                 (expected.gain, expected.claim) = (None, None);
             }
-            return (Some(Expected { not_modeled, ..expected }), assumed);
+            let supposed = supposed.iter().flat_map(|it| it.assumed.iter().cloned());
+            (expected, supposed.chain(placed.assumes()).collect())
+        });
+        let Some((expected, assumed)) = judged else { return (None, Vec::new()) };
+        (Some(Expected { not_modeled, ..expected }), assumed)
+    }
+
+    /// How many times the load is likely to fit with a setting: [`Expected::fits`] without its
+    /// interval, which takes most of the time.
+    pub fn fits(&self, proposal: &Proposal) -> Option<f64> {
+        let supposed = proposal.other_queues(&self.observed).ok().flatten();
+        self.on_machine(proposal, supposed.as_ref(), |judge, placed| {
+            State::new(judge, self, &judge.likely, Some(placed)).fits
+        })
+    }
+
+    /// Calls `then` with the judge of the machine on which a setting lets packets arrive, and where
+    /// the setting places the work there; `None` if there is no such machine.
+    fn on_machine<T>(
+        &self,
+        proposal: &Proposal,
+        supposed: Option<&Supposed>,
+        then: impl FnOnce(&Judge<'_>, &Placed) -> T,
+    ) -> Option<T> {
+        let Some(supposed) = supposed else {
+            return Some(then(self, &Placed::new(self, &proposal.after, proposal.changes())));
         };
         let analysis = Analysis::new(&supposed.observation, self.work.analysis.costs);
-        let Ok(other) = supposed.work(&analysis) else { return (None, Vec::new()) };
-        let other = Judge::new(other, self.work.load);
-        let placed = Placed::new(&other, &proposal.rest(&supposed), proposal.changes());
-        not_modeled.extend(proposal.xps().filter(|_| !placed.moves_sent()));
-        let assumed = supposed.assumed.iter().cloned().chain(placed.assumes()).collect();
-        let expected = other.expected(&proposal.name, self, Some(&placed));
-        (Some(Expected { not_modeled, ..expected }), assumed)
+        let other = Judge::new(supposed.work(&analysis).ok()?, self.work.load);
+        let placed = Placed::new(&other, &proposal.rest(supposed), proposal.changes());
+        Some(then(&other, &placed))
     }
 
     /// Interrupts per second of the queues: as counted, one for each poll more or less.
     fn interrupts(&self, placed: Option<&Placed>) -> Option<f64> {
-        let mut sum = None;
-        for (number, queue) in self.work.queues.iter().enumerate() {
-            let Some(counted) = &queue.silo.interrupts_per_s else { continue };
-            let now = &self.present[number];
-            let moved = placed.and_then(|placed| placed.moved.get(&number));
-            let new = moved.map_or(now, |[_, likely, _]| likely);
-            let counted = counted.values().sum::<f64>() * self.work.load;
-            sum = Some(sum.unwrap_or(0.0) + counted * now.batch / new.batch);
-        }
-        sum
+        let more = |(number, new): (usize, &Placement)| {
+            let counted = interrupts_of(&self.work, &self.work.queues[number])?;
+            Some(counted * (self.present[number].batch / new.batch - 1.0))
+        };
+        let moved = placed.map(|placed| placed.moved(End::Likely)).into_iter().flatten();
+        Some(self.interrupts? + moved.filter_map(more).sum::<f64>())
     }
 
     /// The ratios of loads that fit between which nine of ten measured ones were, beyond what the
@@ -469,13 +432,18 @@ impl Judge<'_> {
     /// What a setting would do that places the queues so, against the machine as it is, which was
     /// measured; `None`: as it is.
     fn expected(&self, name: &str, as_it_is: &Judge<'_>, placed: Option<&Placed>) -> Expected {
-        let state = |assumed| State::new(self, as_it_is, assumed, placed);
+        let state = |assumed: &Assumed| State::new(self, as_it_is, assumed, placed);
         let likely = state(&self.likely);
-        let ends: Vec<[State; 2]> = self.ends.iter().map(|[a, b]| [state(a), state(b)]).collect();
+        let end = |end: &Option<Assumed>| end.as_ref().map(state);
+        let ends: Vec<_> = self.ends().iter().map(|ends| ends.each_ref().map(end)).collect();
+        let end = |end| Option::as_ref(end).unwrap_or(&likely);
+        let ends: Vec<[&State; 2]> = ends.iter().map(|ends| ends.each_ref().map(end)).collect();
         let of = |value: fn(&State) -> f64| {
             interval(value(&likely), ends.iter().map(|[a, b]| [value(a), value(b)]))
         };
-        let gain = if likely.cpus == as_it_is.work.cpus {
+        let cpus: BTreeMap<CpuId, CpuTime> =
+            times(&self.work, &self.likely.before, &likely.loads).collect();
+        let gain = if cpus == as_it_is.work.cpus {
             Estimate { value: 0.0, low: 0.0, high: 0.0 }
         } else {
             let model = placed.map(|placed| self.model_ends(as_it_is, &likely, placed));
@@ -502,8 +470,8 @@ impl Judge<'_> {
             ipis_per_s: likely.loads.ipis,
             interrupts_per_s: self.interrupts(placed),
             path: likely.loads.path.times(1e9 / self.work.packets_per_s()),
-            limit: likely.limit,
-            cpus: likely.cpus,
+            limit: likely.limit.clone(),
+            cpus,
         }
     }
 }

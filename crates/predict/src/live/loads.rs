@@ -9,20 +9,20 @@ use crate::placement::Placement;
 use crate::prices::Prices;
 
 /// Adds the loads of a queue's packets: divided as `now`, which was measured, and placed as
-/// `placed`. `parts` are those of its packets.
+/// `placed`, with so many in a poll. `parts` are those of its packets.
 pub(crate) fn add(
     loads: &mut Loads,
     work: &Work<'_>,
     prices: &Prices,
     queue: &Queue<'_>,
     parts: Parts,
-    (now, placed): (&Placement, &Placement),
+    (now, placed, batch): (&Placement, &Placement, f64),
 ) {
     if queue.ns.is_none() {
         return;
     }
     let cpus = Seen { work, queue };
-    let steps = steps(&cpus, prices, placed);
+    let steps = Steps { batch, ..steps(&cpus, prices, placed) };
     steps.add(loads, parts);
     handlers(&steps, now, loads);
     readers(&steps, loads);
@@ -40,7 +40,7 @@ fn steps<'a, 'b>(
     placed: &'a Placement,
 ) -> Steps<'a, Seen<'a, 'b>> {
     let Queue { packets, is_backlog, .. } = *cpus.queue;
-    Steps { cpus, prices, placed, packets, is_backlog }
+    Steps { cpus, prices, placed, batch: placed.batch, packets, is_backlog }
 }
 
 /// Divides the measured time of a queue's packet into poll and protocol.
@@ -69,10 +69,51 @@ pub(crate) fn parts(work: &Work<'_>, prices: &Prices, queue: &Queue<'_>, now: &P
 /// The handlers of the interrupts, one for each poll: where the queue is polled, or was before a
 /// kthread does it.
 fn handlers(steps: &Steps<'_, Seen<'_, '_>>, now: &Placement, loads: &mut Loads) {
-    let ns = steps.cpus.queue.handler_ns * now.batch / steps.placed.batch;
+    let ns = steps.cpus.queue.handler_ns * now.batch / steps.batch;
     let placed = if steps.placed.is_threaded { now } else { steps.placed };
     for (cpu, share) in &placed.poll {
         loads.path.poll += steps.softirq(loads, *cpu, steps.packets * share * ns);
+    }
+}
+
+/// What the polls of a queue take of the one CPU that polls it, by the packets of a poll; the rest
+/// of its loads does not depend on that.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct PollTime {
+    parts: Parts,
+    lines: f64,
+    /// Of each poll, with the handler of its interrupt (ns).
+    begin: f64,
+    handler: f64,
+    /// Packets per second, times what the time of one means for the CPU.
+    packets: f64,
+}
+
+impl PollTime {
+    /// `None` if several CPUs poll, or if RPS steers: how many IPIs it sends depends on the polls.
+    pub(crate) fn new(
+        work: &Work<'_>,
+        prices: &Prices,
+        queue: &Queue<'_>,
+        parts: Parts,
+        now: &Placement,
+    ) -> Option<Self> {
+        let cpus = Seen { work, queue };
+        let cpu = *now.poll.keys().next().filter(|_| now.poll.len() == 1)?;
+        queue.ns.filter(|_| now.protocol.is_none() && now.poll == queue.polled)?;
+        Some(Self {
+            parts,
+            lines: steps(&cpus, prices, now).more_lines(cpu),
+            begin: prices.begin_poll(now.is_threaded) * now.begun,
+            handler: queue.handler_ns * now.batch,
+            packets: queue.packets * prices.slow(cpus.sibling_busy(cpu)) / 1e9,
+        })
+    }
+
+    /// The share of the CPU's time.
+    pub(crate) fn softirq(&self, batch: f64) -> f64 {
+        let poll = self.parts.poll_with(self.begin / batch) + self.lines;
+        self.packets * (poll + self.handler / batch)
     }
 }
 
@@ -139,9 +180,7 @@ impl Cpus for Seen<'_, '_> {
     }
 
     fn is_far_from_device(&self, cpu: CpuId) -> bool {
-        let snapshot = self.work.analysis.after();
-        let netdev = snapshot.netdevs.identified(&self.queue.silo.netdev);
-        let node = netdev.and_then(|netdev| netdev.node);
-        node.is_some() && snapshot.topology.distance_from_device(node, cpu) > 10
+        let (topology, node) = (&self.work.analysis.after().topology, self.queue.node);
+        node.is_some() && topology.distance_from_device(node, cpu) > 10
     }
 }

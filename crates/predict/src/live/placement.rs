@@ -1,12 +1,11 @@
 //! Where each step of a queue's packets runs under the settings of a snapshot.
 
-use std::collections::BTreeMap;
 use std::iter::once;
 
 use netsilo_model::derive::flow_steering::arfs_is_on;
 use netsilo_model::machine::cpuset::{CpuId, CpuSet};
 use netsilo_model::snapshot::host::Snapshot;
-use netsilo_model::snapshot::netdev::RxQueue;
+use netsilo_model::snapshot::netdev::{Netdev, RxQueue};
 
 use crate::assumptions::End;
 use crate::flows::hashed;
@@ -36,13 +35,13 @@ impl Placement {
     /// and how many gather.
     pub(crate) fn new(work: &Work<'_>, number: usize, settings: &Snapshot, arrivals: End) -> Self {
         let (queue, now) = (&work.queues[number], work.settings);
-        let is_threaded = is_threaded(queue, now, settings);
+        let is_threaded = is_threaded(work, queue, settings);
         let moved = if is_threaded && queue.silo.kthread.is_none() {
             room_for_kthread(&work.idlest, number).map(|cpu| once((cpu, 1.0)).collect())
         } else {
             moved_to(work, queue, settings, is_threaded)
         };
-        let (old, new) = (Steering::of(queue, now), Steering::of(queue, settings));
+        let [old, new] = [now, settings].map(|it| Steering::of(work, queue, it));
         let stays = moved.is_none() && old == new;
         let poll = moved.unwrap_or_else(|| queue.polled.clone());
         let poll = if new.has_arfs && !old.has_arfs {
@@ -68,38 +67,42 @@ impl Placement {
             let steered = if queue.read.is_empty() { 0.0 } else { steered };
             Some(blend(&hashed, &queue.read, steered))
         };
-        let batch = batch(queue, now, settings, arrivals);
+        let batch = batch(work, queue, settings, arrivals);
         Self { poll, protocol, steered, batch, begun: 1.0, is_threaded }
     }
 
-    /// The same where the CPUs that poll are full; `cpus` spend their time so before that.
+    /// How many times longer packets wait for a poll where the CPUs that poll are full; before
+    /// that, they spend their time as `then` says.
     ///
-    /// Packets gather while tasks keep a NAPI kthread from its CPU: each of its polls takes all
-    /// that it may. Softirqs do not wait for tasks, only for each other: a poll finds packets in
-    /// proportion to 1 / (1 - their share of the time).
-    pub(crate) fn on_full_cpus(
+    /// Softirqs do not wait for tasks, only for each other: a poll finds packets in proportion to
+    /// 1 / (1 - their share of the time).
+    pub(crate) fn full_wait(
         &self,
         work: &Work<'_>,
         queue: &Queue<'_>,
-        cpus: &BTreeMap<CpuId, CpuTime>,
-    ) -> Self {
+        then: impl Fn(CpuId) -> Option<CpuTime>,
+    ) -> f64 {
         let idle = |shares: &Shares, softirq: &dyn Fn(CpuId) -> f64| {
             shares.iter().map(|(cpu, share)| share * (1.0 - softirq(*cpu)).max(0.0)).sum::<f64>()
         };
         let now = |cpu: CpuId| work.cpus.get(&cpu).map_or(0.0, |time| time.softirq);
         let then = |cpu: CpuId| {
-            cpus.get(&cpu).map_or(0.0, |it| it.softirq / (it.usr + it.sys + it.softirq).max(1e-6))
+            then(cpu).map_or(0.0, |it| it.softirq / (it.usr + it.sys + it.softirq).max(1e-6))
         };
+        idle(&queue.polled, &now) / idle(&self.poll, &then).max(1e-6)
+    }
+
+    /// Packets of one poll where packets wait so many times longer for it.
+    ///
+    /// Packets gather while tasks keep a NAPI kthread from its CPU: each of its polls takes all
+    /// that it may.
+    pub(crate) fn full_batch(&self, queue: &Queue<'_>, wait: f64) -> f64 {
         let grows = match (self.is_threaded, queue.is_backlog) {
             (true, _) => f64::INFINITY,
             (_, true) => 1.0,
-            _ => {
-                let waits = idle(&queue.polled, &now) / idle(&self.poll, &then).max(1e-6);
-                waits.clamp(1.0, MOST_GROWTH)
-            }
+            _ => wait.clamp(1.0, MOST_GROWTH),
         };
-        let most = MOST_BATCH.max(self.batch);
-        Self { batch: (self.batch * grows).min(most), ..self.clone() }
+        (self.batch * grows).min(MOST_BATCH.max(self.batch))
     }
 }
 
@@ -129,11 +132,21 @@ fn near_readers(work: &Work<'_>, queue: &Queue<'_>, poll: &Shares) -> Shares {
     if near.is_empty() { poll.clone() } else { near }
 }
 
+/// The netdev of a queue; settings may lack what is as in the last snapshot.
+fn netdev_of<'s>(
+    work: &'s Work<'_>,
+    queue: &Queue<'_>,
+    settings: &'s Snapshot,
+) -> Option<&'s Netdev> {
+    let of = |it: &'s Snapshot| it.netdevs.identified(&queue.silo.netdev);
+    of(settings).or_else(|| of(work.analysis.after()))
+}
+
 /// Whether a kthread polls a queue: as observed, unless `threaded` changes. Without an interrupt,
 /// it is not known which CPU would poll instead of a kthread.
-fn is_threaded(queue: &Queue<'_>, now: &Snapshot, settings: &Snapshot) -> bool {
-    let of = |snapshot: &Snapshot| snapshot.netdevs.identified(&queue.silo.netdev)?.threaded;
-    match (of(now), of(settings)) {
+fn is_threaded(work: &Work<'_>, queue: &Queue<'_>, settings: &Snapshot) -> bool {
+    let of = |snapshot: &Snapshot| netdev_of(work, queue, snapshot)?.threaded;
+    match (of(work.settings), of(settings)) {
         (old, Some(new)) if old != Some(new) && !queue.is_polled_by_kthread_alone() => new > 0,
         _ => queue.silo.kthread.is_some(),
     }
@@ -141,9 +154,10 @@ fn is_threaded(queue: &Queue<'_>, now: &Snapshot, settings: &Snapshot) -> bool {
 
 /// Packets of one poll: as observed, times what a longer or shorter wait before an interrupt
 /// gathers.
-fn batch(queue: &Queue<'_>, now: &Snapshot, settings: &Snapshot, arrivals: End) -> f64 {
-    let gathered = |snapshot: &Snapshot| {
-        let coalesce = fixed_coalescing(snapshot, &queue.silo.netdev)?;
+fn batch(work: &Work<'_>, queue: &Queue<'_>, settings: &Snapshot, arrivals: End) -> f64 {
+    let [now, then] = [work.settings, settings].map(|it| netdev_of(work, queue, it));
+    let gathered = |netdev: Option<&Netdev>| {
+        let coalesce = fixed_coalescing(netdev)?;
         let waited = 1.0 + queue.packets * f64::from(coalesce.rx_coalesce_usecs) / 1e6;
         Some(match coalesce.rx_max_coalesced_frames {
             0 => waited,
@@ -152,11 +166,9 @@ fn batch(queue: &Queue<'_>, now: &Snapshot, settings: &Snapshot, arrivals: End) 
     };
     // Fewer packets arrive during a poll, and the wait before it.
     let here = queue.batch - (queue.batch - 1.0) * (1.0 - queue.crowd);
-    let more = match (gathered(now), gathered(settings)) {
+    let more = match (gathered(now), gathered(then)) {
         (Some(old), Some(new)) => new / old,
-        _ if adapts(settings, &queue.silo.netdev) && !adapts(now, &queue.silo.netdev) => {
-            arrivals.of(ADAPTED)
-        }
+        _ if adapts(then) && !adapts(now) => arrivals.of(ADAPTED),
         _ => 1.0,
     };
     (here * more).clamp(1.0, MOST_BATCH.max(here))
@@ -173,7 +185,7 @@ fn moved_to<'a>(
     if queue.silo.kthread.is_some() && is_threaded {
         let napi = queue.silo.napi.as_ref()?.to;
         let of = |snapshot: &'a Snapshot| {
-            let netdev = snapshot.netdevs.identified(&queue.silo.netdev)?;
+            let netdev = netdev_of(work, queue, snapshot)?;
             Some(&netdev.napis.iter().find(|it| it.id == napi)?.thread.as_ref()?.cpus)
         };
         let cpus = of(settings)?;
@@ -182,7 +194,9 @@ fn moved_to<'a>(
             .then(|| normalized(cpus.and(online).iter().map(|cpu| (cpu, 1.0))));
     }
     let irq = queue.silo.irq.as_ref()?.to;
-    let of = |snapshot: &'a Snapshot| snapshot.irqs.get(&irq)?.requested.as_ref();
+    let last = work.analysis.after();
+    let state = |it: &'a Snapshot| it.irqs.get(&irq).or_else(|| last.irqs.get(&irq));
+    let of = |snapshot: &'a Snapshot| state(snapshot)?.requested.as_ref();
     let requested = of(settings)?;
     if queue.silo.kthread.is_none() && Some(requested) == of(work.settings) {
         return None;
@@ -202,8 +216,8 @@ struct Steering {
 }
 
 impl Steering {
-    fn of(queue: &Queue<'_>, settings: &Snapshot) -> Self {
-        let netdev = settings.netdevs.identified(&queue.silo.netdev);
+    fn of(work: &Work<'_>, queue: &Queue<'_>, settings: &Snapshot) -> Self {
+        let netdev = netdev_of(work, queue, settings);
         let has_number = |it: &&RxQueue| Some(it.index) == queue.silo.queue;
         let rx = netdev.and_then(|netdev| netdev.rx_queues.iter().find(has_number));
         let rps = rx.and_then(|rx| rx.rps_cpus.as_ref());

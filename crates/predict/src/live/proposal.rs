@@ -1,11 +1,13 @@
 //! A setting of an observed machine, and which of its knobs the model knows.
 
+use std::collections::BTreeSet;
+
 use netsilo_model::change::{Change, NTUPLE_FILTER, Target, Value, apply_to, knobs};
 use netsilo_model::derive::flow_steering::arfs_is_on;
 use netsilo_model::machine::cpuset::CpuId;
 use netsilo_model::snapshot::ethtool::Coalesce;
 use netsilo_model::snapshot::host::Snapshot;
-use netsilo_model::snapshot::netdev::{Netdev, NetdevIdentity};
+use netsilo_model::snapshot::netdev::Netdev;
 
 use crate::live::resplit::hashes_udp_ports;
 use crate::live::supposed::{CannotSuppose, Supposed};
@@ -16,7 +18,8 @@ use crate::live::work::Work;
 pub struct Proposal {
     /// Its name.
     pub name: String,
-    /// The machine with it.
+    /// The machine with it; without the netdevs and interrupts that stay as they are, if `changes`
+    /// name the others.
     pub(crate) after: Snapshot,
     /// Knobs that it changes and the model does not know.
     pub not_modeled: Vec<String>,
@@ -26,8 +29,10 @@ pub struct Proposal {
 
 impl Proposal {
     /// The setting that these changes make of a machine.
+    ///
+    /// `before` is the later snapshot of the machine that is judged.
     pub fn new(name: impl Into<String>, before: &Snapshot, changes: &[Change]) -> Self {
-        let after = apply_to(before, changes);
+        let after = part_after(before, changes);
         let unknown = changes.iter().filter(|change| !knows(&change.target, before, &after));
         let not_modeled = unknown.map(|change| change.target.to_string()).collect();
         Self { name: name.into(), not_modeled, after, changes: Some(changes.to_vec()) }
@@ -121,6 +126,42 @@ impl Proposal {
     }
 }
 
+/// The part of a machine that these changes may change, after them. A machine can have thousands
+/// of netdevs.
+fn part_after(before: &Snapshot, changes: &[Change]) -> Snapshot {
+    let mut part = Snapshot {
+        topology: before.topology.clone(),
+        net: before.net.clone(),
+        ..Snapshot::default()
+    };
+    let (mut names, mut kthreads, mut has_table) = (BTreeSet::new(), BTreeSet::new(), false);
+    for target in changes.iter().map(|change| &change.target) {
+        names.extend(target.netdev().map(|netdev| netdev.name.as_str()));
+        match target {
+            Target::IrqAffinity(knob) => {
+                let state = before.irqs.get(&knob.irq);
+                part.irqs.extend(state.map(|state| (knob.irq, state.clone())));
+            }
+            Target::NapiThread(knob) => _ = kthreads.insert(knob.pid),
+            // Completions are on interrupts of all netdevs.
+            Target::XpsCpus(_) => return apply_to(before, changes),
+            Target::RpsSockFlowEntries(_) => has_table = true,
+            _ => {}
+        }
+    }
+    let is_touched = |netdev: &&Netdev| {
+        let mut threads = netdev.napis.iter().filter_map(|napi| napi.thread.as_ref());
+        has_table && netdev.rx_queues.iter().any(|rx| rx.rps_flow_cnt.unwrap_or(0) > 0)
+            || threads.any(|thread| kthreads.contains(&thread.pid))
+    };
+    if has_table || !kthreads.is_empty() {
+        names.extend(before.netdevs.iter().filter(is_touched).map(|it| it.name.as_str()));
+    }
+    let netdevs = names.into_iter().filter_map(|name| before.netdevs.named(name));
+    part.netdevs = netdevs.cloned().collect::<Vec<_>>().into();
+    apply_to(&part, changes)
+}
+
 /// Whether a change of this knob lets packets arrive on other queues.
 fn makes_queues(target: &Target) -> bool {
     matches!(target, Target::Channels(_) | Target::FlowHash(_))
@@ -146,12 +187,14 @@ fn knows(target: &Target, before: &Snapshot, after: &Snapshot) -> bool {
             is_on(after) && !is_on(before)
         }
         Target::Coalesce(knob) => {
-            let fixed = |it: &Snapshot| fixed_coalescing(it, &knob.netdev).is_some();
-            fixed(before) && (fixed(after) || adapts(after, &knob.netdev))
+            let [before, after] = [before, after].map(|it| it.netdevs.identified(&knob.netdev));
+            let is_fixed = |it| fixed_coalescing(it).is_some();
+            is_fixed(before) && (is_fixed(after) || adapts(after))
         }
         Target::NapiDeferHardIrqs(knobs::NapiDeferHardIrqs { netdev })
         | Target::GroFlushTimeout(knobs::GroFlushTimeout { netdev }) => {
-            !adapts(before, netdev) && adapts(after, netdev)
+            let [before, after] = [before, after].map(|it| it.netdevs.identified(netdev));
+            !adapts(before) && adapts(after)
         }
         _ => false,
     }
@@ -159,12 +202,11 @@ fn knows(target: &Target, before: &Snapshot, after: &Snapshot) -> bool {
 
 /// Whether the driver of a netdev, or a kernel timer, holds back its interrupts for as long as it
 /// finds right.
-pub(crate) fn adapts(snapshot: &Snapshot, netdev: &NetdevIdentity) -> bool {
+pub(crate) fn adapts(netdev: Option<&Netdev>) -> bool {
     let is_adaptive = |netdev: &Netdev| {
         let coalesce = netdev.ethtool.as_ref()?.coalesce.value()?;
         Some(coalesce.use_adaptive_rx_coalesce)
     };
-    let netdev = snapshot.netdevs.identified(netdev);
     netdev.is_some_and(|it| {
         let is_deferred = it.napi_defer_hard_irqs > Some(0) && it.gro_flush_timeout > Some(0);
         is_deferred || is_adaptive(it) == Some(true)
@@ -172,15 +214,8 @@ pub(crate) fn adapts(snapshot: &Snapshot, netdev: &NetdevIdentity) -> bool {
 }
 
 /// How a netdev holds back its interrupts; `None` if that is unknown, or something adapts it.
-pub(crate) fn fixed_coalescing<'a>(
-    snapshot: &'a Snapshot,
-    netdev: &NetdevIdentity,
-) -> Option<&'a Coalesce> {
-    if adapts(snapshot, netdev) {
-        return None;
-    }
-    let netdev = snapshot.netdevs.identified(netdev)?;
-    netdev.ethtool.as_ref()?.coalesce.value()
+pub(crate) fn fixed_coalescing(netdev: Option<&Netdev>) -> Option<&Coalesce> {
+    netdev.filter(|_| !adapts(netdev))?.ethtool.as_ref()?.coalesce.value()
 }
 
 /// The CPU on which the scheduler finds room for a new kthread: the idlest ones in turn.

@@ -10,7 +10,7 @@ use netsilo_model::derive::seen_costs::dilation;
 use netsilo_model::derive::silo::Silo;
 use netsilo_model::derive::utilization::{CpuUtilization, napi_kthreads, utilization};
 use netsilo_model::machine::cpuset::{CpuId, CpuSet};
-use netsilo_model::machine::topology::Levels;
+use netsilo_model::machine::topology::{Levels, NodeId};
 use netsilo_model::rss::model::flows_on;
 use netsilo_model::snapshot::attribution::{Consumption, Protocol};
 use netsilo_model::snapshot::host::Snapshot;
@@ -102,6 +102,8 @@ pub(crate) struct Queue<'a> {
     pub(crate) udp: f64,
     /// The flows that arrive on the netdev; `None` if they were not counted.
     pub(crate) flows: Option<Flows>,
+    /// Node of the device.
+    pub(crate) node: Option<NodeId>,
 }
 
 /// Why an observation says too little for a forecast.
@@ -358,6 +360,7 @@ impl<'a> Queue<'a> {
             steerable: steerable_share(rows.iter().copied()),
             udp: udp / sum(&mut rows.iter()).max(1.0),
             flows: None,
+            node: None,
             silo,
         })
     }
@@ -400,7 +403,7 @@ fn backlogs<'a>(analysis: &'a Analysis<'a>) -> impl Iterator<Item = Queue<'a>> {
     analysis.running().filter_map(of_netdev)
 }
 
-/// Says of each queue which flows arrive on its netdev.
+/// Says of each queue on which node its netdev is, and which flows arrive there.
 fn count_flows(analysis: &Analysis<'_>, queues: &mut [Queue<'_>]) {
     let mut flows: HashMap<String, Option<Flows>> = HashMap::new();
     for queue in queues {
@@ -411,7 +414,7 @@ fn count_flows(analysis: &Analysis<'_>, queues: &mut [Queue<'_>]) {
             let silos: Vec<&Silo> = analysis.silos_of(&netdev.name).collect();
             Flows::of(analysis, netdev, &silos)
         });
-        queue.flows = *of_netdev;
+        (queue.flows, queue.node) = (*of_netdev, netdev.node);
         if queue.read.is_empty() {
             queue.udp = udp_of_flows(analysis, netdev, queue);
         }

@@ -31,8 +31,12 @@ pub(super) const ALGORITHM: Algorithm = Algorithm {
 };
 
 fn suggest(capacity: &Capacity<'_>, vectors: &[Vector]) -> Vec<Suggestion> {
-    let model = Model::new(capacity, vectors);
-    let at = settled(capacity, vectors, solved(&model));
+    suggest_by(&Model::new(capacity, vectors))
+}
+
+pub(super) fn suggest_by(model: &Model<'_>) -> Vec<Suggestion> {
+    let Model { capacity, vectors, .. } = model;
+    let at = settled(capacity, vectors, solved(model));
     let placed = model.placed(&at);
     let llcs = capacity.topology.llc_groups().len();
     let mut suggestion = |(index, vector): (usize, &Vector)| {
