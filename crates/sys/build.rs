@@ -12,8 +12,10 @@ use std::process::Command;
 #[path = "src/bpf/layout.rs"]
 mod layout;
 
-const PROGRAMS: [&str; 10] =
-    ["arrive", "flows", "forward", "polls", "runqueue", "stages", "tcp", "time", "udp", "wakeups"];
+const PROGRAMS: [&str; 11] = [
+    "arrive", "drops", "flows", "forward", "polls", "runqueue", "stages", "tcp", "time", "udp",
+    "wakeups",
+];
 
 fn main() -> Result<(), Box<dyn Error>> {
     println!("cargo::rerun-if-changed=src/bpf");

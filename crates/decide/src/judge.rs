@@ -11,6 +11,7 @@
 pub mod annotate;
 pub mod candidates;
 pub mod doctor;
+pub mod dropped;
 pub mod evidence;
 pub mod findings;
 pub mod fix;

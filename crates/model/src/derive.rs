@@ -7,6 +7,7 @@ pub mod analysis;
 pub mod backlog;
 pub mod coverage;
 pub mod cpu_time;
+pub mod drop_class;
 pub mod flow_steering;
 pub mod forwarding;
 pub mod locality;

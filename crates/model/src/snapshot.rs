@@ -6,6 +6,8 @@
 pub mod attribution;
 pub mod audit;
 pub mod consumer;
+mod count;
+pub mod drops;
 pub mod ethtool;
 pub mod event;
 pub mod flow;

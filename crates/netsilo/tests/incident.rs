@@ -63,7 +63,7 @@ fn a_page_about_this_machine_has_no_addresses_unless_asked_for() {
     let bundle = dir.path().join("replaced.tar.zst");
     std::fs::write(&bundle, held(&page(&replaced, &live))).unwrap();
     let again = page(&replaced, &["--from", bundle.to_str().unwrap()]);
-    assert!(again.contains("incident on host</title>"));
+    assert!(again.contains("incident on host-"));
     let kept = dir.path().join("kept.html");
     let bundle = dir.path().join("kept.tar.zst");
     std::fs::write(&bundle, held(&page(&kept, &[&live[..], &["--with-addresses"]].concat())))

@@ -8,12 +8,15 @@ use std::collections::BTreeMap;
 
 use netsilo_model::derive::analysis::Analysis;
 use netsilo_model::derive::coverage::{StageCoverage, coverage, driver_counters};
+use netsilo_model::derive::drop_class::DropClass;
 use netsilo_model::drivers::counters;
 use netsilo_model::drivers::loss_stage::LossStage;
 use netsilo_model::snapshot::netdev::Netdev;
 use netsilo_model::snapshot::sockets::SocketKind;
 use netsilo_model::snapshot::subject::{ProtocolPart, Subject};
 use serde::{Deserialize, Serialize};
+
+use crate::judge::dropped::{DropRow, dropped};
 
 /// All stages with known counters, in the order of the receive path.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
@@ -24,6 +27,10 @@ pub struct Ledger {
     /// Where losses were counted, and where they were not.
     #[serde(default)]
     pub coverage: Vec<StageCoverage>,
+    /// Packets that the kernel dropped, by reason and place, in all network namespaces; `None` if
+    /// they were not counted. The counters of the stages include most of those that were lost.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub dropped: Option<Vec<DropRow>>,
     /// The next step for the stage that loses most; `None` if nothing is lost.
     pub next: Option<String>,
 }
@@ -73,6 +80,15 @@ impl Ledger {
     /// Stages that lost packets in the interval.
     fn losing(&self) -> impl DoubleEndedIterator<Item = &StageLosses> {
         self.stages.iter().filter(|stage| stage.stage.loses() && stage.count > 0)
+    }
+
+    /// Whether the kernel dropped packets that were lost, or may have been. Connection tracking
+    /// loses packets with the reason of a rule.
+    pub fn may_have_lost(&self) -> bool {
+        self.dropped.iter().flatten().any(|row| {
+            matches!(row.class, DropClass::Lost | DropClass::Unknown)
+                || row.reason == "NETFILTER_DROP"
+        })
     }
 
     /// The stage that lost most in the interval. Of two equal ones it is the earlier, because
@@ -136,7 +152,8 @@ pub fn ledger(analysis: &Analysis<'_>) -> Ledger {
     let seconds = analysis.rates.elapsed.as_secs_f64();
     let stages: Vec<StageLosses> =
         book.into_iter().map(|(place, lines)| stage(place, lines, seconds)).collect();
-    let mut ledger = Ledger { stages, coverage: coverage(analysis), next: None };
+    let (coverage, dropped) = (coverage(analysis), dropped(analysis));
+    let mut ledger = Ledger { stages, coverage, dropped, next: None };
     ledger.next = ledger.next_step();
     ledger
 }

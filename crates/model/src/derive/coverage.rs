@@ -32,6 +32,9 @@ impl StageCoverage {
     }
 }
 
+/// Stages whose drops the event `skb:kfree_skb` shows, if it was counted.
+const BY_EVENT: [&str; 5] = ["tc", "routing", "no-receiver", "filters", "other-sockets"];
+
 /// Stages without counters in the ledger: id, name, reason.
 const NOT_COUNTED: &[(&str, &str, &str)] = &[
     (
@@ -40,7 +43,11 @@ const NOT_COUNTED: &[(&str, &str, &str)] = &[
         "they drop on purpose: a driver's counter is shown, but is no loss; others are not read",
     ),
     ("tc", "tc programs and queueing disciplines", "their drops on receive are not read"),
-    ("conntrack", "connection tracking", "/proc/net/stat/nf_conntrack is not read"),
+    (
+        "conntrack",
+        "connection tracking",
+        "its drops look like those of rules (NETFILTER_DROP), and its statistics are not read",
+    ),
     ("netfilter", "NFQUEUE and other netfilter verdicts", "rules and queues are not read"),
     ("packet-sockets", "packet sockets and AF_XDP rings", "their statistics are not read"),
     (
@@ -78,7 +85,10 @@ pub fn coverage(analysis: &Analysis<'_>) -> Vec<StageCoverage> {
         let (stage_id, name) = named(stage)?;
         Some((stage_id, name, not_counted(analysis, stage)))
     });
-    let others = NOT_COUNTED.iter().map(|(id, name, why)| (*id, *name, Some((*why).to_owned())));
+    let by_event = analysis.observation.attribution.counts_drops();
+    let others = NOT_COUNTED.iter().map(|(id, name, why)| {
+        (*id, *name, (!by_event || !BY_EVENT.contains(id)).then(|| (*why).to_owned()))
+    });
     let guest = analysis.after().machine.virtual_machine == Some(true);
     let host = guest.then(|| {
         ("host", "the host of this virtual machine", Some("it is another machine".to_owned()))

@@ -4,11 +4,12 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use serde::de::Error as _;
-use serde::{Deserialize, Deserializer, Serialize};
+use serde::{Deserialize, Serialize};
 
 use crate::machine::cpuset::{CpuId, CpuSet};
 use crate::machine::ids::NapiId;
+use crate::snapshot::count::{count, optional_count};
+use crate::snapshot::drops::{self, DroppedPackets};
 use crate::snapshot::flow::Flow;
 use crate::snapshot::runqueue::RunqueueLatency;
 use crate::snapshot::stage_samples::StageSamples;
@@ -41,6 +42,9 @@ pub struct Attribution {
     /// Forwarded packets, by ingress queue and egress device.
     #[serde(default)]
     pub forwarded: Vec<Forwarded>,
+    /// Packets that the kernel dropped, in all network namespaces. Empty if not requested.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub drops: Vec<DroppedPackets>,
     /// Flows with the rx queue of each. Empty if not requested.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub flows: Vec<Flow>,
@@ -156,6 +160,12 @@ pub struct CountingCost {
 }
 
 impl Attribution {
+    /// Whether dropped packets were counted during the whole window.
+    pub fn counts_drops(&self) -> bool {
+        let counts = |hook: &Hook| hook.quantity == drops::QUANTITY && hook.refused.is_none();
+        !self.windowed && self.hooks.iter().any(counts)
+    }
+
     /// Adds the counts of the window that follows directly. Rows of both windows stay separate:
     /// sums over rows are right, but a row may occur twice. Stages are left out.
     pub fn append(&mut self, next: Self) {
@@ -164,6 +174,7 @@ impl Attribution {
         self.consumption.extend(next.consumption);
         self.wakeups.extend(next.wakeups);
         self.forwarded.extend(next.forwarded);
+        self.drops.extend(next.drops);
         self.flows.extend(next.flows);
         self.pinned.extend(next.pinned);
         self.flows_missed += next.flows_missed;
@@ -438,21 +449,6 @@ pub struct Hook {
     pub hook: String,
     /// Why it is not attached; `None` if it is.
     pub refused: Option<String>,
-}
-
-/// A count of one window. 2^53 and more is refused: sums of such numbers would not fit.
-fn count<'de, D: Deserializer<'de>>(deserializer: D) -> Result<u64, D::Error> {
-    const BEYOND: u64 = 1 << 53;
-    match u64::deserialize(deserializer)? {
-        count @ 0..BEYOND => Ok(count),
-        count => Err(D::Error::custom(format!("{count} is more than any window counts"))),
-    }
-}
-
-fn optional_count<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<u64>, D::Error> {
-    #[derive(Deserialize)]
-    struct Counted(#[serde(deserialize_with = "count")] u64);
-    Ok(Option::deserialize(deserializer)?.map(|Counted(count)| count))
 }
 
 #[cfg(test)]

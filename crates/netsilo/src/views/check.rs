@@ -4,10 +4,12 @@
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
 
+use netsilo_decide::judge::dropped::DropRow;
 use netsilo_decide::judge::evidence::{Evidence, Gain, Measure, Remedy};
 use netsilo_decide::judge::findings::{Check, Finding, FindingId, Severity};
 use netsilo_decide::judge::fix::FixRequest;
 use netsilo_decide::judge::ledger::{Ledger, LossCounter, StageLosses};
+use netsilo_model::derive::drop_class::DropClass;
 use netsilo_model::drivers::loss_stage::LossStage;
 use netsilo_model::machine::cpuset::CpuSet;
 use netsilo_model::snapshot::subject::Subject;
@@ -37,6 +39,12 @@ const COUNTERS_NAMED: usize = 3;
 
 /// How many stages without counters are named.
 const STAGES_NAMED: usize = 3;
+
+/// How many places where packets were dropped are shown.
+const DROPS_NAMED: usize = 8;
+
+/// From here on, dropped packets per second that were not for this machine are shown.
+const MANY_PER_S: f64 = 10.0;
 
 /// Renders the findings and the ledger of loss. With `all`, also the checks that passed, all
 /// evidence with its sources, informative findings in full, squeezes, and what a remedy's gain is
@@ -206,7 +214,7 @@ pub(crate) fn ledger(ledger: &Ledger, all: bool) -> Styled {
     let stages = ledger.stages.iter().filter(|stage| stage.since_boot > 0).filter(is_told);
     let rows: Vec<_> = stages.map(stage_row).collect();
     if rows.is_empty() {
-        return Styled::default();
+        return dropped(ledger, all);
     }
     let header = ["  packets lost", "now", "per s", "since boot", "where"];
     let numeric = |name: &str| matches!(name, "now" | "per s" | "since boot");
@@ -216,8 +224,56 @@ pub(crate) fn ledger(ledger: &Ledger, all: bool) -> Styled {
     if let Some(next) = &ledger.next {
         text.push(Meaning::Title, format_args!("  next: {next}\n"));
     }
+    text.append(&dropped(ledger, all));
     text.append(&not_counted(ledger, all));
     text
+}
+
+/// The packets that the kernel dropped, by reason and place. With `all`, also those of which
+/// nothing is missing, a few that are not for this machine, and all places.
+fn dropped(ledger: &Ledger, all: bool) -> Styled {
+    let is_told = |row: &&DropRow| match row.class {
+        DropClass::Lost | DropClass::Unknown | DropClass::Decided => true,
+        DropClass::NotForUs => all || row.per_s >= MANY_PER_S,
+        DropClass::NoLoss => all,
+    };
+    let told: Vec<&DropRow> = ledger.dropped.iter().flatten().filter(is_told).collect();
+    if told.is_empty() {
+        return Styled::default();
+    }
+    let shown = if all { told.len() } else { DROPS_NAMED };
+    let rows: Vec<_> = told.iter().take(shown).map(|row| drop_row(row)).collect();
+    let header =
+        ["  dropped by the kernel", "now", "per s", "reason", "function", "netdev", "port"];
+    let mut text = Styled::from("\n".to_owned());
+    text.append(&whole(&header, &rows, |name| matches!(name, "now" | "per s")));
+    let more = told.len().saturating_sub(shown);
+    if more > 0 {
+        text.push(Meaning::Quiet, format_args!("\n  {more} more: -v"));
+    }
+    let _ = writeln!(text);
+    text
+}
+
+fn drop_row(row: &DropRow) -> Vec<Styled> {
+    let or_dash = |text: &str| if text.is_empty() { "-" } else { text }.to_owned();
+    let from = if row.sent { "from " } else { "" };
+    let port = match row.port {
+        Some(port) => format!("{from}{} {port}", row.protocol),
+        None => format!("{from}{}", or_dash(&row.protocol)),
+    };
+    let elsewhere = if row.elsewhere { " (other netns)" } else { "" };
+    let lost = matches!(row.class, DropClass::Lost | DropClass::Unknown);
+    let meaning = if lost { Meaning::Bad } else { Meaning::Plain };
+    vec![
+        format!("  {}", row.class.label()).into(),
+        Styled::new(meaning, row.packets),
+        Styled::new(meaning, units::count(row.per_s)),
+        or_dash(&row.reason).into(),
+        or_dash(&row.function).into(),
+        format!("{}{elsewhere}", or_dash(&row.netdev)).into(),
+        port.into(),
+    ]
 }
 
 /// How many stages the ledger does not count, in one line with the first ones. With `all`, each
@@ -490,7 +546,26 @@ mod tests {
             name: stage.into(),
             not_counted: why.map(str::to_owned),
         };
+        let drop = |class, reason: &str, function: &str, port, per_s| DropRow {
+            class,
+            reason: reason.into(),
+            function: function.into(),
+            netdev: "eth0".into(),
+            elsewhere: class == DropClass::Decided,
+            protocol: "udp".into(),
+            port,
+            sent: port.is_none(),
+            packets: per_s as u64 * 5,
+            per_s,
+        };
+        let dropped = vec![
+            drop(DropClass::Lost, "QDISC_DROP", "__dev_queue_xmit", None, 300.0),
+            drop(DropClass::Decided, "NETFILTER_DROP", "nf_hook_slow", Some(53), 20.0),
+            drop(DropClass::NotForUs, "NO_SOCKET", "udp4_lib_rcv", Some(9), 1.0),
+            drop(DropClass::NoLoss, "", "unix_release_sock", None, 4.0),
+        ];
         check.ledger = Ledger {
+            dropped: Some(dropped),
             stages: vec![StageLosses { stage, count, per_s, since_boot, lines }],
             coverage: vec![not_counted("NIC", None), not_counted("wire", Some("it was not read"))],
             next: Some("eth0: see netsilo explain nic-drops".into()),

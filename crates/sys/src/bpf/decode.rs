@@ -20,7 +20,7 @@ use crate::bpf::table::{Entry, Mapped};
 pub(crate) const TIME_OPEN: Range<usize> = layout::TIME_IRQ_SINCE..layout::TIME_READS;
 
 /// The two halves of a word, upper half first.
-fn halves(word: u64) -> (u32, u32) {
+pub(crate) fn halves(word: u64) -> (u32, u32) {
     ((word >> 32) as u32, word as u32)
 }
 
@@ -31,7 +31,7 @@ fn field(word: u64, bit: usize) -> usize {
 
 /// Merges duplicates. A key is in two slots if a program was interrupted while it claimed the
 /// first.
-fn merged(entries: Vec<Entry>) -> impl Iterator<Item = Entry> {
+pub(crate) fn merged(entries: Vec<Entry>) -> impl Iterator<Item = Entry> {
     let mut merged: BTreeMap<(CpuId, [u64; KEY_WORDS]), Entry> = BTreeMap::new();
     for entry in entries {
         match merged.get_mut(&(entry.cpu, entry.key)) {

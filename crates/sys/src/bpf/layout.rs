@@ -35,6 +35,13 @@ layout! {
     FORWARD_NAPI_QUEUE = 0;
     FORWARD_IFINDEX_NETNS = 1;
     FORWARD_QUEUE_CPU = 2;
+    // and of the key in `bpf/drops.bpf.c`
+    DROP_PLACE = 0;
+    DROP_REASON_ETHERTYPE = 1;
+    DROP_IFINDEX_NETNS = 2;
+    DROP_PORT = 3;
+    /// The bit of the word `DROP_PORT` that is set for packets that did not enter by a device.
+    DROP_SENT_BIT = 32;
     // and of the key in `bpf/reads.h`
     READ_CGROUP = 0;
     READ_TGID_NETNS = 1;

@@ -7,7 +7,7 @@ use std::path::Path;
 
 use libbpf_rs::{Link, MapCore, MapHandle, Object, ObjectBuilder, OpenObject};
 use netsilo_model::snapshot::attribution::Hook;
-use netsilo_model::snapshot::runqueue;
+use netsilo_model::snapshot::{drops, runqueue};
 
 use crate::bpf::layout;
 
@@ -91,6 +91,15 @@ impl Source {
 
     pub(crate) fn arrive() -> Self {
         Self::new(object!("arrive"), "flows by rx queue", &["flow_arrives"])
+    }
+
+    /// The variants of `bpf/drops.bpf.c`, the newest kernel's first.
+    pub(crate) fn drops() -> Vec<Self> {
+        let variant = |program| Self {
+            half: true,
+            ..Self::new(object!("drops"), drops::QUANTITY, &[program])
+        };
+        vec![variant("drop_of_socket"), variant("drop_with_reason"), variant("drop")]
     }
 
     pub(crate) fn time() -> Self {

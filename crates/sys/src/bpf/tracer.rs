@@ -21,6 +21,7 @@ use crate::bpf::cgroup::Cgroups;
 use crate::bpf::decode::{
     TIME_OPEN, consumption, cpu_times, forwarded, polls, sampled, since, wakeups,
 };
+use crate::bpf::drop_names::DropNames;
 use crate::bpf::layout::{self, DEMAND_WORDS, TIME_WORDS};
 use crate::bpf::load::{LoadContext, Loaded, READERS, Source, load, load_first, reason};
 use crate::bpf::own_cost::{self, Unlisted};
@@ -45,6 +46,8 @@ pub struct Options {
     /// Which rx queue received which flow, with the NIC's hash of each flow. Examines the headers
     /// of each packet.
     pub arrivals: bool,
+    /// Which packets the kernel drops, and why. Examines each dropped packet.
+    pub drops: bool,
     /// How long threads that read sockets wait for a CPU. Examines every wakeup and context switch.
     pub runqueue: bool,
     /// How many reads, polls and softirqs (each) a CPU examines per second before it samples
@@ -58,9 +61,10 @@ impl Options {
         Self { examined_per_s: None, ..Self::default() }
     }
 
-    /// The options for findings and bundles: the default ones, plus the flows of each rx queue.
+    /// The options for findings and bundles: the default ones, plus the flows of each rx queue and
+    /// the dropped packets.
     pub fn for_findings() -> Self {
-        Self { arrivals: true, ..Self::default() }
+        Self { arrivals: true, drops: true, ..Self::default() }
     }
 }
 
@@ -72,6 +76,7 @@ impl Default for Options {
             forwarding: true,
             stages: false,
             arrivals: false,
+            drops: false,
             runqueue: false,
             examined_per_s: Some(EXAMINED_PER_S),
         }
@@ -97,6 +102,7 @@ pub struct Tracer {
     /// Every hook with its reason, if nothing could be loaded.
     refused: Vec<Hook>,
     cgroups: Cgroups,
+    names: DropNames,
     /// When the programs were attached; `None` while paused.
     since: Option<Instant>,
     /// How long the programs were attached between the last read and the last pause.
@@ -118,6 +124,7 @@ struct Tables {
     reads: Table,
     wakeups: Table,
     forwards: Table,
+    drops: Table,
     /// Which half of each table is in use.
     turn: Turn,
     arrived: Arrived,
@@ -170,6 +177,7 @@ impl Tracer {
             forward: false,
             refused,
             cgroups: Cgroups::new(),
+            names: DropNames::default(),
             since: Some(Instant::now()),
             attached: Duration::ZERO,
             windowed: false,
@@ -318,6 +326,7 @@ impl Tracer {
             attribution.lost_events = lost.saturating_sub(self.before.lost);
             self.before.lost = lost;
             attribution.forwarded = forwarded(tables.forwards.drain(full));
+            attribution.drops = self.names.drops(tables.drops.drain(full));
             if self.options.arrivals {
                 (attribution.flows, attribution.flows_missed) =
                     tables.arrived.drain(&attribution.polls)?;
@@ -373,6 +382,9 @@ fn load_all(options: Options, context: &mut LoadContext) -> Vec<Loaded> {
     if options.arrivals {
         loaded.push(load(&Source::arrive(), context));
     }
+    if options.drops {
+        loaded.extend(load_first(&Source::drops(), context));
+    }
     loaded
 }
 
@@ -391,6 +403,7 @@ fn refuse(options: Options, reason: &str) -> Vec<Hook> {
     sources.extend(Source::wakeups());
     sources.extend(Source::udp());
     sources.extend(options.runqueue.then(Source::runqueue));
+    sources.extend(options.drops.then(Source::drops).into_iter().flatten());
     sources.iter().flat_map(|source| source.refuse(reason)).collect()
 }
 
@@ -433,6 +446,7 @@ impl Tables {
         let reads = Table::new(cpus, slots)?;
         let wakeups = Table::new(cpus, slots / 2)?;
         let forwards = Table::new(cpus, slots / 2)?;
+        let drops = Table::new(cpus, slots / 2)?;
         let times = mappable_array("netsilo_times", (TIME_WORDS * 8) as u32, cpus)?;
         let demand = mappable_array("netsilo_demand", (DEMAND_WORDS * 8) as u32, 1)?;
         let window = mappable_array("netsilo_window", 8, 1)?;
@@ -447,6 +461,7 @@ impl Tables {
             reads,
             wakeups,
             forwards,
+            drops,
             turn: Turn::new()?,
             arrived: Arrived::new(options.arrivals)?,
             waits: options.runqueue.then(|| Waits::new(cpus)).transpose()?,
@@ -456,6 +471,7 @@ impl Tables {
             ("reads", tables.reads.pair()?),
             ("wakeups", tables.wakeups.pair()?),
             ("forwards", tables.forwards.pair()?),
+            ("drops", tables.drops.pair()?),
             ("arrivals", array("netsilo_arrivals", layout::SIZEOF_ARRIVALS, cpus)?),
             ("cpu_times", times),
             ("lost", MapHandle::try_from(&tables.lost)?),
@@ -539,8 +555,8 @@ fn per_tick(per_s: u64) -> u32 {
 
 /// Slots per CPU of a full table, 88 bytes each.
 ///
-/// Two full tables and two of half the slots, each doubled: 528 KB per CPU up to 64 CPUs, 34 MB in
-/// total up to 256.
+/// Two full tables and three of half the slots, each doubled: 616 KB per CPU up to 64 CPUs, 39 MB
+/// in total up to 256.
 fn slots(cpus: u32) -> u32 {
     (65536 / cpus.next_power_of_two()).clamp(256, 1024)
 }

@@ -23,6 +23,7 @@ const RUNQUEUE: Options = Options {
     forwarding: true,
     stages: false,
     arrivals: false,
+    drops: false,
     runqueue: true,
     examined_per_s: None,
 };

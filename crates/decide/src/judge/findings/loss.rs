@@ -260,7 +260,8 @@ fn nothing(analysis: &Analysis<'_>, ledger: &Ledger) -> Option<Finding> {
     let known = !analysis.rates.elapsed.is_zero()
         && is_known(LossStage::Backlog)
         && is_known(LossStage::Socket);
-    (known && ledger.most_lost().is_none()).then(|| Finding {
+    let lost = ledger.most_lost().is_some() || ledger.may_have_lost();
+    (known && !lost).then(|| Finding {
         id: FindingId::NothingLost,
         severity: Severity::Ok,
         subject: Subject::Machine,

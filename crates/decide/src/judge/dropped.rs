@@ -1,0 +1,136 @@
+//! The packets that the kernel dropped, by reason, function, device and port.
+
+use std::collections::BTreeMap;
+
+use netsilo_model::derive::analysis::Analysis;
+use netsilo_model::derive::drop_class::DropClass;
+use netsilo_model::snapshot::drops::DroppedPackets;
+use serde::{Deserialize, Serialize};
+
+/// At most this many rows are kept, those with most packets.
+const MOST_ROWS: usize = 64;
+
+/// Packets that were dropped in the interval for one reason, in one function, of one device and
+/// port.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+pub struct DropRow {
+    /// What the drop means.
+    pub class: DropClass,
+    /// The kernel's name of the reason; empty before Linux 5.17.
+    pub reason: String,
+    /// The kernel function; empty if the kernel hides its name.
+    pub function: String,
+    /// The device through which they entered, or were to leave; empty if unknown.
+    pub netdev: String,
+    /// Whether they were in another network namespace than netsilo.
+    pub elsewhere: bool,
+    /// `tcp`, `udp`, or the number of the transport protocol; empty if unknown.
+    pub protocol: String,
+    /// The local port of TCP and UDP; `null` if unknown, and for packets that are sent from a port
+    /// of the range for clients.
+    pub port: Option<u16>,
+    /// Whether this machine sent them: they did not enter by a device.
+    pub sent: bool,
+    /// Packets; a large one counts as its segments.
+    pub packets: u64,
+    /// The same per second.
+    pub per_s: f64,
+}
+
+/// The dropped packets, those that were lost first, then by packets. `None` if they were not
+/// counted during the whole interval.
+pub(crate) fn dropped(analysis: &Analysis<'_>) -> Option<Vec<DropRow>> {
+    let attribution = &analysis.observation.attribution;
+    if !attribution.counts_drops() {
+        return None;
+    }
+    let seconds = attribution.elapsed.as_secs_f64();
+    let mut sums: BTreeMap<_, u64> = BTreeMap::new();
+    for drop in &attribution.drops {
+        let elsewhere = !analysis.after().machine.is_own_netns(drop.netns);
+        let packets = sums.entry((DropClass::of(drop), elsewhere, place(drop))).or_default();
+        *packets = packets.saturating_add(drop.packets);
+    }
+    let row = |((class, elsewhere, place), packets): ((DropClass, bool, Place<'_>), u64)| {
+        let (reason, function, netdev, protocol, (sent, port)) = place;
+        DropRow {
+            class,
+            reason: reason.to_owned(),
+            function: function.to_owned(),
+            netdev: netdev.to_owned(),
+            elsewhere,
+            protocol: match protocol {
+                0 => String::new(),
+                6 => "tcp".into(),
+                17 => "udp".into(),
+                other => other.to_string(),
+            },
+            port,
+            sent,
+            packets,
+            per_s: if seconds > 0.0 { packets as f64 / seconds } else { 0.0 },
+        }
+    };
+    let mut rows: Vec<DropRow> = sums.into_iter().map(row).collect();
+    rows.sort_by_key(|row| (row.class, std::cmp::Reverse(row.packets)));
+    rows.truncate(MOST_ROWS);
+    Some(rows)
+}
+
+/// Reason, function, device, transport protocol, and the port with its direction.
+type Place<'a> = (&'a str, &'a str, &'a str, u8, (bool, Option<u16>));
+
+/// The first port that the kernel gives to clients (default of `net.ipv4.ip_local_port_range`).
+const FIRST_OF_CLIENTS: u16 = 32768;
+
+fn place(drop: &DroppedPackets) -> Place<'_> {
+    let is_client = drop.sent && drop.port >= FIRST_OF_CLIENTS;
+    let port = (matches!(drop.protocol, 6 | 17) && !is_client).then_some(drop.port);
+    (&drop.reason, &drop.function, &drop.netdev, drop.protocol, (drop.sent, port))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use netsilo_model::cost::weights::Costs;
+    use netsilo_model::snapshot::attribution::Hook;
+    use netsilo_model::snapshot::drops::QUANTITY;
+    use netsilo_model::snapshot::observation::Observation;
+    use netsilo_model::synthetic::scene::Scene;
+
+    fn rows(observation: &Observation) -> Option<Vec<DropRow>> {
+        dropped(&Analysis::new(observation, &Costs::default()))
+    }
+
+    #[test]
+    fn what_was_lost_comes_first_and_equal_places_are_one_row() {
+        let mut observation = Scene::default().observation();
+        assert_eq!(rows(&observation), None, "nobody counted");
+        let hook = |refused| Hook { quantity: QUANTITY.into(), hook: "kfree_skb".into(), refused };
+        observation.attribution.hooks.push(hook(Some("too old".into())));
+        assert_eq!(rows(&observation), None, "the kernel refused to count");
+        observation.attribution.hooks.push(hook(None));
+        assert_eq!(rows(&observation), Some(Vec::new()));
+        let own = observation.after.machine.netns;
+        let drop = |reason: &str, netns, ethertype, packets| DroppedPackets {
+            reason: reason.into(),
+            netdev: "eth0".into(),
+            netns,
+            ethertype,
+            protocol: 17,
+            port: 53,
+            packets,
+            ..DroppedPackets::default()
+        };
+        observation.attribution.drops = vec![
+            drop("NETFILTER_DROP", own, 0x0800, 900),
+            drop("SOCKET_RCVBUFF", own, 0x0800, 5),
+            drop("SOCKET_RCVBUFF", own, 0x86dd, 2),
+        ];
+        let rows = rows(&observation).unwrap();
+        let short: Vec<_> = rows.iter().map(|it| (it.class, it.packets, it.port)).collect();
+        let expected = [(DropClass::Lost, 7, Some(53)), (DropClass::Decided, 900, Some(53))];
+        assert_eq!(short, expected);
+    }
+}

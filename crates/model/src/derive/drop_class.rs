@@ -1,0 +1,229 @@
+//! What it means that the kernel dropped a packet, by the reason that it gave; where it gave none
+//! (before Linux 5.17, and `NOT_SPECIFIED`), by the function that dropped it.
+
+use serde::{Deserialize, Serialize};
+
+use crate::snapshot::drops::DroppedPackets;
+
+/// What a drop means.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[serde(rename_all = "kebab-case")]
+pub enum DropClass {
+    /// A queue was full, memory was short, or the packet was damaged or could not be sent on.
+    Lost,
+    /// The kernel did not say why, and its function does not tell.
+    Unknown,
+    /// A rule, a policer or a program dropped it on purpose.
+    Decided,
+    /// It was addressed to another host, or nobody here receives it.
+    NotForUs,
+    /// Nothing is missing: old or merged data, or what a closed socket had not read.
+    NoLoss,
+}
+
+impl DropClass {
+    /// The class as printed.
+    pub fn label(self) -> &'static str {
+        match self {
+            Self::Lost => "lost",
+            Self::Unknown => "not known",
+            Self::Decided => "decided",
+            Self::NotForUs => "not for us",
+            Self::NoLoss => "no loss",
+        }
+    }
+
+    /// The class of dropped packets.
+    pub fn of(drop: &DroppedPackets) -> Self {
+        let by_reason = REASONS.iter().find(|(_, reasons)| matches(reasons, &drop.reason));
+        if let Some((class, _)) = by_reason {
+            return *class;
+        }
+        if !matches!(drop.reason.as_str(), "" | "NOT_SPECIFIED") && !is_number(&drop.reason) {
+            // `include/net/dropreason-core.h`: all others are full queues, short memory, and
+            // packets that are damaged or cannot be sent on.
+            return Self::Lost;
+        }
+        let by_function = FUNCTIONS.iter().find(|(_, names)| matches(names, &drop.function));
+        by_function.map_or(Self::Unknown, |(class, _)| *class)
+    }
+}
+
+/// Whether one of these names is this one; those that end with `*` are beginnings.
+fn matches(names: &[&str], text: &str) -> bool {
+    names.iter().any(|name| match name.strip_suffix('*') {
+        Some(start) => text.starts_with(start),
+        None => *name == text,
+    })
+}
+
+/// The numbers of modules (mac80211, Open vSwitch) are not in the kernel's own list.
+fn is_number(reason: &str) -> bool {
+    reason.bytes().all(|byte| byte.is_ascii_digit())
+}
+
+/// Reasons that are no loss (`enum skb_drop_reason`, without their prefix).
+const REASONS: &[(DropClass, &[&str])] = &[
+    (
+        DropClass::Decided,
+        &[
+            "NETFILTER_DROP",
+            "SOCKET_FILTER",
+            "IP_RPFILTER",
+            "XFRM_POLICY",
+            "BPF_CGROUP_EGRESS",
+            "TC_INGRESS",
+            "TC_EGRESS",
+            "XDP",
+            "SECURITY_HOOK",
+            "TAP_FILTER",
+            "TAP_TXFILTER",
+            "TCP_AUTH_HDR",
+            "TCP_MD5*",
+            "TCP_AO*",
+            "TCP_MINTTL",
+            "ARP_PVLAN_DISABLE",
+            "BRIDGE_INGRESS_STP_STATE",
+        ],
+    ),
+    (
+        DropClass::NotForUs,
+        &[
+            "OTHERHOST",
+            "NO_SOCKET",
+            "IP_NOPROTO",
+            "UNHANDLED_PROTO",
+            "INVALID_PROTO",
+            "UNICAST_IN_L2_MULTICAST",
+            "IPV6DISABLED",
+            "LOCAL_MAC",
+        ],
+    ),
+    (
+        DropClass::NoLoss,
+        &[
+            "CONSUMED",
+            "NOT_DROPPED_YET",
+            "SOCKET_CLOSE",
+            "QUEUE_PURGE",
+            "UNIX_*",
+            "DUP_FRAG",
+            "TCP_OLD_*",
+            "TCP_TOO_OLD_ACK",
+            "TCP_OFOMERGE",
+            "TCP_RFC7323_PAWS_ACK",
+            "TCP_CLOSE",
+            "TCP_RESET",
+            "TCP_ABORT_ON_DATA",
+            "TCP_FASTOPEN",
+        ],
+    ),
+];
+
+/// Functions that drop packets without a reason.
+const FUNCTIONS: &[(DropClass, &[&str])] = &[
+    (
+        DropClass::Lost,
+        &[
+            "enqueue_to_backlog",
+            "veth_xmit",
+            "tun_net_xmit",
+            "tap_handle_frame",
+            "macvtap_handle_frame",
+            "packet_rcv",
+            "tpacket_rcv",
+            "nfqnl_enqueue_packet",
+            "__nfqnl_enqueue_packet",
+            "nf_queue",
+            "__nf_queue",
+            "udp_queue_rcv_one_skb",
+            "udpv6_queue_rcv_one_skb",
+            "__udp_queue_rcv_skb",
+            "raw_rcv_skb",
+            "rawv6_rcv_skb",
+            "ping_queue_rcv_skb",
+            "tcp_add_backlog",
+            "tcp_conn_request",
+            "neigh_*",
+            "__neigh_event_send",
+            "arp_error_report",
+            "__dev_queue_xmit",
+            "__dev_xmit_skb",
+            "qdisc_*",
+            "pfifo_fast_enqueue",
+            "ip_frag_*",
+            "inet_frag_*",
+            "ip_defrag",
+        ],
+    ),
+    (
+        DropClass::Decided,
+        &[
+            "nf_hook_slow",
+            "nf_hook_slow_list",
+            "nfqnl_*",
+            "nf_reinject",
+            "do_xdp_generic",
+            "netif_receive_generic_xdp",
+            "bpf_prog_run_generic_xdp",
+            "sch_handle_ingress",
+            "tcf_*",
+            "ip_finish_output",
+            "sk_filter_trim_cap",
+        ],
+    ),
+    (DropClass::NotForUs, &["ip6_mc_input", "icmp_rcv", "icmpv6_rcv", "igmp_rcv", "ndisc_*"]),
+    (
+        DropClass::NoLoss,
+        &[
+            "netlink_*",
+            "unix_*",
+            "skb_queue_purge*",
+            "__skb_queue_purge*",
+            "skb_release_data",
+            "skb_release_head_state",
+            "sk_stream_kill_queues",
+            "inet_csk_destroy_sock",
+            "inet_sock_destruct",
+            "__sk_destruct",
+            "tcp_write_queue_purge",
+            "tcp_rtx_queue_purge",
+            "tcp_ack",
+            "tcp_clean_rtx_queue",
+        ],
+    ),
+];
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn class(reason: &str, function: &str) -> DropClass {
+        let drop = DroppedPackets {
+            reason: reason.into(),
+            function: function.into(),
+            ..DroppedPackets::default()
+        };
+        DropClass::of(&drop)
+    }
+
+    #[test]
+    fn the_reason_counts_before_the_function() {
+        assert_eq!(class("SOCKET_RCVBUFF", "unix_stream_sendmsg"), DropClass::Lost);
+        assert_eq!(class("TCP_OLD_DATA", "tcp_data_queue"), DropClass::NoLoss);
+        assert_eq!(class("NETFILTER_DROP", "nf_hook_slow"), DropClass::Decided);
+        assert_eq!(class("NO_SOCKET", "udp4_lib_rcv"), DropClass::NotForUs);
+    }
+
+    #[test]
+    fn without_a_reason_the_function_tells_or_nothing_does() {
+        for reason in ["", "NOT_SPECIFIED"] {
+            assert_eq!(class(reason, "veth_xmit"), DropClass::Lost);
+            assert_eq!(class(reason, "do_xdp_generic"), DropClass::Decided);
+            assert_eq!(class(reason, "__nfqnl_enqueue_packet"), DropClass::Lost);
+            assert_eq!(class(reason, "some_driver_poll"), DropClass::Unknown);
+        }
+        assert_eq!(class("65537", "ieee80211_rx_handlers"), DropClass::Unknown);
+    }
+}

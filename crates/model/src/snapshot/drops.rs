@@ -1,0 +1,39 @@
+//! Packets that the kernel dropped, as `skb:kfree_skb` reports them.
+
+use serde::{Deserialize, Serialize};
+
+use crate::snapshot::count::count;
+
+/// [`crate::snapshot::attribution::Hook::quantity`] of the hook that counts them.
+pub const QUANTITY: &str = "dropped packets";
+
+/// Packets that one function dropped for one reason.
+#[derive(Debug, Clone, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+pub struct DroppedPackets {
+    /// The kernel function that dropped them (`nf_hook_slow`); empty if its name is hidden.
+    pub function: String,
+    /// The kernel's name of the reason (`NETFILTER_DROP`, `enum skb_drop_reason`); empty before
+    /// Linux 5.17.
+    pub reason: String,
+    /// The device through which they entered, or were to leave; empty if it is not known by name.
+    pub netdev: String,
+    /// Its interface index; 0 if unknown.
+    pub ifindex: u32,
+    /// Inode number of the network namespace, of the socket if there is one; 0 if unknown.
+    pub netns: u32,
+    /// The EtherType (0x0800 IPv4, 0x86dd IPv6).
+    pub ethertype: u16,
+    /// The transport protocol (6 TCP, 17 UDP); 0 if unknown.
+    pub protocol: u8,
+    /// The local port: the target's of packets that arrive, the socket's of those that are sent.
+    pub port: u16,
+    /// Whether they did not enter by a device: this machine sent them.
+    pub sent: bool,
+    /// Packets on the wire. A large packet counts as its segments.
+    #[serde(deserialize_with = "count")]
+    pub packets: u64,
+    /// Bytes of what is left of them, with the headers that are not removed yet.
+    #[serde(deserialize_with = "count")]
+    pub bytes: u64,
+}

@@ -1,0 +1,110 @@
+// SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause)
+/*
+ * Which packets does the kernel drop: why, in which function, of which device, socket and port?
+ *
+ * kfree_skb frees a packet that nobody received (consume_skb frees the others). The function is the
+ * caller's address, named by user space. UDP keeps numbers in skb->dev while a packet is queued,
+ * and TCP clears it, so the device is believed only if it is the one through which the packet
+ * entered (skb_iif); else only that number is known. The network namespace is the socket's, or the
+ * device's. Every field is probed: skb->dev may be a number, and rx_sk may be NULL though older
+ * verifiers take it for a socket.
+ *
+ * Decoded in decode.rs; its row is in docs/kernel.md.
+ */
+#define TABLE drops
+#include "count.h"
+#include <bpf/bpf_tracing.h>
+
+/* The transport protocol and the target port that the headers name. */
+static __always_inline u32 target_of(const struct sk_buff *skb, u32 ethertype)
+{
+	u16 network = BPF_CORE_READ(skb, network_header);
+	unsigned char *at = BPF_CORE_READ(skb, head) + network;
+	u8 first = 0, protocol = 0;
+	__be16 port = 0;
+	u32 length;
+
+	if (network == (u16)~0)
+		return 0;
+	if (ethertype == ETH_P_IP) {
+		bpf_probe_read_kernel(&first, sizeof(first), at);
+		bpf_probe_read_kernel(&protocol, sizeof(protocol), at + 9);
+		length = (first & 15) << 2;
+	} else if (ethertype == ETH_P_IPV6) {
+		bpf_probe_read_kernel(&protocol, sizeof(protocol), at + 6);
+		length = 40;
+	} else {
+		return 0;
+	}
+	if (protocol == IPPROTO_TCP || protocol == IPPROTO_UDP)
+		bpf_probe_read_kernel(&port, sizeof(port), at + length + 2);
+	return (u32)protocol << 16 | bpf_ntohs(port);
+}
+
+static __always_inline u32 pieces_of(const struct sk_buff *skb)
+{
+	struct skb_shared_info *shared = (void *)(BPF_CORE_READ(skb, head) + BPF_CORE_READ(skb, end));
+	u32 pieces = 0;
+
+	if (BPF_CORE_READ(skb, data_len) && BPF_CORE_READ(shared, gso_size))
+		pieces = BPF_CORE_READ(shared, gso_segs);
+	return pieces ? pieces : 1;
+}
+
+static __always_inline int count_drop(const struct sk_buff *skb, u64 place, u32 reason, const struct sock *sk)
+{
+	u32 ethertype = bpf_ntohs(BPF_CORE_READ(skb, protocol)), iif = BPF_CORE_READ(skb, skb_iif);
+	const struct net_device *dev = BPF_CORE_READ(skb, dev);
+	u32 ifindex = dev ? BPF_CORE_READ(dev, ifindex) : 0;
+	struct key key = {};
+	struct slot *slot;
+	u32 netns = 0;
+	bool fresh;
+
+	if (!sk)
+		sk = BPF_CORE_READ(skb, sk);
+	if (iif && ifindex != iif)
+		dev = NULL;
+	if (sk)
+		netns = BPF_CORE_READ(sk, __sk_common.skc_net.net, ns.inum);
+	if (!netns && dev)
+		netns = BPF_CORE_READ(dev, nd_net.net, ns.inum);
+	key.word[LAYOUT_DROP_PLACE] = place;
+	key.word[LAYOUT_DROP_REASON_ETHERTYPE] = (u64)reason << 32 | ethertype;
+	key.word[LAYOUT_DROP_IFINDEX_NETNS] = (u64)(iif ? iif : dev ? ifindex : 0) << 32 | netns;
+	/* A packet that is sent has its own port in the socket. */
+	if (!iif && sk)
+		key.word[LAYOUT_DROP_PORT] = (u32)BPF_CORE_READ(sk, sk_protocol) << 16 | BPF_CORE_READ(sk, __sk_common.skc_num);
+	else
+		key.word[LAYOUT_DROP_PORT] = target_of(skb, ethertype);
+	key.word[LAYOUT_DROP_PORT] |= (u64)!iif << LAYOUT_DROP_SENT_BIT;
+	slot = slot_of(&key, &fresh);
+	if (!slot)
+		return 0;
+	if (fresh && dev)
+		bpf_probe_read_kernel(slot->label, sizeof(slot->label), &dev->name);
+	add(slot, pieces_of(skb), BPF_CORE_READ(skb, len));
+	return 0;
+}
+
+/* 6.11: the socket that should have received it. */
+SEC("tp_btf/kfree_skb")
+int drop_of_socket(u64 *args)
+{
+	return count_drop((void *)args[0], args[1], args[2], (void *)args[3]);
+}
+
+/* 5.17: a reason. */
+SEC("tp_btf/kfree_skb")
+int drop_with_reason(u64 *args)
+{
+	return count_drop((void *)args[0], args[1], args[2], NULL);
+}
+
+SEC("tp_btf/kfree_skb")
+int drop(u64 *args)
+{
+	return count_drop((void *)args[0], args[1], 0, NULL);
+}
+
+char LICENSE[] SEC("license") = "Dual BSD/GPL";

@@ -1,0 +1,93 @@
+//! Tests of dropped packets: each cause with its reason, class and exact count.
+
+use std::net::{Ipv4Addr, UdpSocket};
+use std::process::Command;
+
+use netsilo_model::derive::drop_class::DropClass;
+use netsilo_model::snapshot::drops::DroppedPackets;
+use netsilo_sys::bpf::tracer::{Options, Tracer};
+
+use super::at;
+use super::in_own_netns;
+use super::ip;
+use super::netns;
+
+/// Datagrams of each cause.
+const SENT: u64 = 300;
+
+/// The rows of this namespace with this port.
+fn to_port(drops: &[DroppedPackets], port: u16) -> Vec<&DroppedPackets> {
+    drops.iter().filter(|it| it.netns == netns() && (it.protocol, it.port) == (17, port)).collect()
+}
+
+fn nft(rules: &str) {
+    assert!(Command::new("nft").arg(rules).status().unwrap().success(), "nft {rules}");
+}
+
+#[test]
+fn each_dropped_packet_has_its_reason_port_and_class() {
+    in_own_netns(|| {
+        nft("add table inet t; add chain inet t c { type filter hook input priority 0; }; \
+             add rule inet t c udp dport 7002 drop");
+        let full = UdpSocket::bind(at(7000)).unwrap();
+        rustix::net::sockopt::set_socket_recv_buffer_size(&full, 2048).unwrap();
+        let sender = UdpSocket::bind(at(0)).unwrap();
+        let mut tracer = Tracer::attach(Options { drops: true, ..Options::exact() });
+        for _ in 0..SENT {
+            // 7001 has no socket: a send may report its ICMP error.
+            for port in [7000, 7001, 7002] {
+                let _ = sender.send_to(&[0; 64], at(port));
+            }
+        }
+        let mut read = 0;
+        full.set_nonblocking(true).unwrap();
+        while full.recv(&mut [0; 64]).is_ok() {
+            read += 1;
+        }
+        let attribution = tracer.read().unwrap();
+        assert!(attribution.counts_drops(), "{:#?}", attribution.hooks);
+        assert!(0 < read && read < SENT, "{read}");
+        let found = [7000, 7001, 7002].map(|port| {
+            let rows = to_port(&attribution.drops, port);
+            let packets: u64 = rows.iter().map(|row| row.packets).sum();
+            let class = rows.first().map(|row| DropClass::of(row));
+            (class, packets)
+        });
+        let expected = [
+            (Some(DropClass::Lost), SENT - read),
+            (Some(DropClass::NotForUs), SENT),
+            (Some(DropClass::Decided), SENT),
+        ];
+        assert_eq!(found, expected, "{:#?}", attribution.drops);
+        let netdevs: Vec<_> =
+            to_port(&attribution.drops, 7000).iter().map(|row| row.ifindex).collect();
+        assert!(netdevs.iter().all(|ifindex| *ifindex == 1), "loopback: {netdevs:?}");
+    });
+}
+
+/// A tap whose queue is full drops what is sent to it, and a full veth what it cannot queue: both
+/// without any counter of this namespace's protocols.
+#[test]
+fn packets_that_a_tap_cannot_queue_are_lost() {
+    in_own_netns(|| {
+        ip("tuntap add dev tap-here mode tap");
+        ip("link set tap-here txqueuelen 10 up");
+        ip("addr add 10.10.0.1/24 dev tap-here");
+        ip("neigh add 10.10.0.2 lladdr 02:00:00:00:00:02 dev tap-here nud permanent");
+        let sender = UdpSocket::bind((Ipv4Addr::new(10, 10, 0, 1), 7100)).unwrap();
+        let mut tracer = Tracer::attach(Options { drops: true, ..Options::exact() });
+        for _ in 0..SENT {
+            sender.send_to(&[0; 64], (Ipv4Addr::new(10, 10, 0, 2), 7101)).unwrap();
+        }
+        let drops = tracer.read().unwrap().drops;
+        let rows = to_port(&drops, 7100);
+        let lost: u64 = rows.iter().map(|row| row.packets).sum();
+        // No program has opened the tap, so it has no queue.
+        assert_eq!(lost, SENT, "{drops:#?}");
+        assert!(
+            rows.iter().all(|row| row.sent && DropClass::of(row) == DropClass::Lost),
+            "{rows:#?}"
+        );
+        assert!(rows.iter().all(|row| row.netdev == "tap-here"), "{rows:#?}");
+    });
+}
