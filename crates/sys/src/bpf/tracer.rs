@@ -383,7 +383,8 @@ fn load_all(options: Options, context: &mut LoadContext) -> Vec<Loaded> {
         loaded.push(load(&Source::arrive(), context));
     }
     if options.drops {
-        loaded.extend(load_first(&Source::drops(), context));
+        // An older kernel's variant tells less, but counts the same packets.
+        loaded.extend(load_first(&Source::drops(), context).pop());
     }
     loaded
 }
@@ -403,7 +404,7 @@ fn refuse(options: Options, reason: &str) -> Vec<Hook> {
     sources.extend(Source::wakeups());
     sources.extend(Source::udp());
     sources.extend(options.runqueue.then(Source::runqueue));
-    sources.extend(options.drops.then(Source::drops).into_iter().flatten());
+    sources.extend(options.drops.then(Source::drops).and_then(|mut all| all.pop()));
     sources.iter().flat_map(|source| source.refuse(reason)).collect()
 }
 
