@@ -123,7 +123,7 @@ fn seeds() -> Vec<String> {
         Record::Confirmed { transaction: 1 },
         begin(2, None),
         Record::Failed { transaction: 2, why: "EIO".into() },
-        Record::Undone { transaction: 2, by: RestoredBy::Apply },
+        Record::Undone { transaction: 2, by: RestoredBy::Apply, given_up: 0 },
     ];
     let print = |records: &[Record]| -> String {
         records

@@ -7,7 +7,7 @@
 pub mod arrived;
 pub mod cgroup;
 pub mod decode;
-mod drop_names;
+mod drops;
 pub(crate) mod layout;
 pub mod load;
 mod own_cost;

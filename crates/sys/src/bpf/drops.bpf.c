@@ -9,7 +9,7 @@
  * device's. Every field is probed: skb->dev may be a number, and rx_sk may be NULL though older
  * verifiers take it for a socket.
  *
- * Decoded in decode.rs; its row is in docs/kernel.md.
+ * Decoded in drops.rs; its row is in docs/kernel.md.
  */
 #define TABLE drops
 #include "count.h"

@@ -21,7 +21,7 @@ use crate::bpf::cgroup::Cgroups;
 use crate::bpf::decode::{
     TIME_OPEN, consumption, cpu_times, forwarded, polls, sampled, since, wakeups,
 };
-use crate::bpf::drop_names::DropNames;
+use crate::bpf::drops::DropNames;
 use crate::bpf::layout::{self, DEMAND_WORDS, TIME_WORDS};
 use crate::bpf::load::{LoadContext, Loaded, READERS, Source, load, load_first, reason};
 use crate::bpf::own_cost::{self, Unlisted};
