@@ -333,7 +333,8 @@ fn parse(text: &str) -> Result<Observation> {
         anyhow!("not an observation: at byte {}: {what}", error.column())
     })?;
     let mut observation = document.observation();
-    ensure!(observation.is_of_one_boot(), "the observation's two snapshots are not of one boot");
+    let follows = observation.after.follows(&observation.before);
+    ensure!(follows, "the observation's two snapshots are not of one boot");
     observation.attribution.escape_names();
     Ok(observation)
 }

@@ -185,7 +185,7 @@ fn findings(check: &Check) -> Markup {
                 } }
             }
         }
-        @let ledger = views::check::ledger(&check.ledger, true);
+        @let ledger = views::ledger::render(&check.ledger, true);
         @if ledger.width() > 0 { (text(&ledger)) }
     }
 }

@@ -8,6 +8,7 @@ pub(crate) mod check;
 pub(crate) mod difference;
 pub(crate) mod doctor;
 pub(crate) mod forecast;
+pub(crate) mod ledger;
 pub(crate) mod plan;
 pub(crate) mod predict;
 pub(crate) mod rss;

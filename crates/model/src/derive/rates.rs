@@ -104,10 +104,10 @@ pub struct IrqRates {
 
 /// Computes the rates between two snapshots of one host.
 pub fn rates(before: &Snapshot, after: &Snapshot) -> Rates {
-    let elapsed = after.at.saturating_sub(before.at);
-    if elapsed.is_zero() || before.machine.boot_id != after.machine.boot_id {
+    if !after.follows(before) {
         return Rates::default();
     }
+    let elapsed = after.at.saturating_sub(before.at);
     Rates {
         elapsed,
         cpus: cpus(before, after, elapsed),

@@ -112,6 +112,11 @@ pub struct HostIdentity {
 }
 
 impl Snapshot {
+    /// Whether it is a later one of the same boot, so that there are rates between the two.
+    pub fn follows(&self, before: &Self) -> bool {
+        self.machine.boot_id == before.machine.boot_id && self.at > before.at
+    }
+
     /// Whether the network namespace of the netdevs is the machine's first one, the only one that
     /// shows the table of RFS. Also true if the kernel has no RPS.
     pub fn is_of_first_netns(&self) -> bool {

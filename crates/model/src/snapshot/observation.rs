@@ -21,11 +21,6 @@ pub struct Observation {
 }
 
 impl Observation {
-    /// Whether the second snapshot is a later one of the same boot, so that there are rates.
-    pub fn is_of_one_boot(&self) -> bool {
-        self.before.machine.boot_id == self.after.machine.boot_id && self.after.at > self.before.at
-    }
-
     /// Adds the observation that began where this one ended. See [`Attribution::append`].
     pub fn append(&mut self, next: Self) {
         self.after = next.after;

@@ -4,13 +4,9 @@
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
 
-use netsilo_decide::judge::dropped::DropRow;
 use netsilo_decide::judge::evidence::{Evidence, Gain, Measure, Remedy};
 use netsilo_decide::judge::findings::{Check, Finding, FindingId, Severity};
 use netsilo_decide::judge::fix::FixRequest;
-use netsilo_decide::judge::ledger::{Ledger, LossCounter, StageLosses};
-use netsilo_model::derive::drop_class::DropClass;
-use netsilo_model::drivers::loss_stage::LossStage;
 use netsilo_model::machine::cpuset::CpuSet;
 use netsilo_model::snapshot::subject::Subject;
 
@@ -18,7 +14,7 @@ use crate::tell::palette::Meaning;
 use crate::tell::styled::{Styled, Table};
 use crate::tell::words::{folded, grouped, plural};
 use crate::views::forecast::forecast_in_words;
-use crate::views::table::whole;
+use crate::views::ledger;
 use crate::views::units;
 
 /// If this many other findings are alike, only their subjects are named.
@@ -33,18 +29,6 @@ const SUBJECTS_NAMED: usize = 20;
 /// How many lines of evidence a finding has. If there is just one more, it is printed instead of
 /// being counted.
 const EVIDENCE_SHOWN: usize = 3;
-
-/// Number of counters of a loss stage that are named.
-const COUNTERS_NAMED: usize = 3;
-
-/// How many stages without counters are named.
-const STAGES_NAMED: usize = 3;
-
-/// How many places where packets were dropped are shown.
-const DROPS_NAMED: usize = 8;
-
-/// From here on, dropped packets per second that were not for this machine are shown.
-const MANY_PER_S: f64 = 10.0;
 
 /// Renders the findings and the ledger of loss. With `all`, also the checks that passed, all
 /// evidence with its sources, informative findings in full, squeezes, and what a remedy's gain is
@@ -66,7 +50,7 @@ pub(crate) fn render(check: &Check, all: bool) -> Styled {
         let passed = plural(passed.len(), "check");
         text.push(Meaning::Good, format_args!("\n{passed} passed: -v\n"));
     }
-    text.append(&ledger(&check.ledger, all));
+    text.append(&ledger::render(&check.ledger, all));
     if !wrong.is_empty() {
         let more = if all { "" } else { "; all evidence with its sources: -v" };
         text.push(
@@ -207,121 +191,6 @@ fn meaning(severity: Severity) -> Meaning {
     }
 }
 
-/// Packet loss by stage. Stages that lost nothing since boot have no line. With `all`, also packets
-/// that were only late, and why stages are not counted.
-pub(crate) fn ledger(ledger: &Ledger, all: bool) -> Styled {
-    let is_told = |stage: &&StageLosses| all || stage.stage != LossStage::Squeeze;
-    let stages = ledger.stages.iter().filter(|stage| stage.since_boot > 0).filter(is_told);
-    let rows: Vec<_> = stages.map(stage_row).collect();
-    if rows.is_empty() {
-        return dropped(ledger, all);
-    }
-    let header = ["  packets lost", "now", "per s", "since boot", "where"];
-    let numeric = |name: &str| matches!(name, "now" | "per s" | "since boot");
-    let mut text = Styled::from("\n".to_owned());
-    text.append(&whole(&header, &rows, numeric));
-    let _ = writeln!(text);
-    if let Some(next) = &ledger.next {
-        text.push(Meaning::Title, format_args!("  next: {next}\n"));
-    }
-    text.append(&dropped(ledger, all));
-    text.append(&not_counted(ledger, all));
-    text
-}
-
-/// The packets that the kernel dropped, by reason and place. With `all`, also those of which
-/// nothing is missing, a few that are not for this machine, and all places.
-fn dropped(ledger: &Ledger, all: bool) -> Styled {
-    let is_told = |row: &&DropRow| match row.class {
-        DropClass::Lost | DropClass::Unknown | DropClass::Decided => true,
-        DropClass::NotForUs => all || row.per_s >= MANY_PER_S,
-        DropClass::NoLoss => all,
-    };
-    let told: Vec<&DropRow> = ledger.dropped.iter().flatten().filter(is_told).collect();
-    if told.is_empty() {
-        return Styled::default();
-    }
-    let shown = if all { told.len() } else { DROPS_NAMED };
-    let rows: Vec<_> = told.iter().take(shown).map(|row| drop_row(row)).collect();
-    let header =
-        ["  dropped by the kernel", "now", "per s", "reason", "function", "netdev", "port"];
-    let mut text = Styled::from("\n".to_owned());
-    text.append(&whole(&header, &rows, |name| matches!(name, "now" | "per s")));
-    let more = told.len().saturating_sub(shown);
-    if more > 0 {
-        text.push(Meaning::Quiet, format_args!("\n  {more} more: -v"));
-    }
-    let _ = writeln!(text);
-    text
-}
-
-fn drop_row(row: &DropRow) -> Vec<Styled> {
-    let or_dash = |text: &str| if text.is_empty() { "-" } else { text }.to_owned();
-    let from = if row.sent { "from " } else { "" };
-    let port = match row.port {
-        Some(port) => format!("{from}{} {port}", row.protocol),
-        None => format!("{from}{}", or_dash(&row.protocol)),
-    };
-    let elsewhere = if row.elsewhere { " (other netns)" } else { "" };
-    let lost = matches!(row.class, DropClass::Lost | DropClass::Unknown);
-    let meaning = if lost { Meaning::Bad } else { Meaning::Plain };
-    vec![
-        format!("  {}", row.class.label()).into(),
-        Styled::new(meaning, row.packets),
-        Styled::new(meaning, units::count(row.per_s)),
-        or_dash(&row.reason).into(),
-        or_dash(&row.function).into(),
-        format!("{}{elsewhere}", or_dash(&row.netdev)).into(),
-        port.into(),
-    ]
-}
-
-/// How many stages the ledger does not count, in one line with the first ones. With `all`, each
-/// stage has a line with the reason.
-fn not_counted(ledger: &Ledger, all: bool) -> Styled {
-    let stages = ledger.coverage.iter();
-    let stages: Vec<_> = stages.filter_map(|it| Some((it, it.not_counted.as_ref()?))).collect();
-    if stages.is_empty() {
-        return Styled::default();
-    }
-    let mut text = String::from("\n  losses are not counted in");
-    if all {
-        for (stage, why) in stages {
-            let _ = write!(text, "\n    {}: {why}", stage.name);
-        }
-    } else {
-        let named = stages.iter().take(STAGES_NAMED).map(|(stage, _)| stage.name.as_str());
-        let _ = write!(text, ": {}", named.collect::<Vec<_>>().join(", "));
-        let more = stages.len().saturating_sub(STAGES_NAMED);
-        if more > 0 {
-            let _ = write!(text, " and {more} more (-v names them)");
-        }
-    }
-    Styled::new(Meaning::Quiet, text + "\n")
-}
-
-/// The row of a stage, with its nonzero counters. Counters that grew come first.
-fn stage_row(stage: &StageLosses) -> Vec<Styled> {
-    let mut lines: Vec<&LossCounter> = stage.lines.iter().collect();
-    lines.sort_by_key(|line| {
-        (line.aside.is_some(), std::cmp::Reverse(line.count), std::cmp::Reverse(line.since_boot))
-    });
-    let (named, rest) = lines.split_at(lines.len().min(COUNTERS_NAMED));
-    let mut parts: Vec<String> =
-        named.iter().map(|line| format!("{} {}", line.subject, line.counter)).collect();
-    if !rest.is_empty() {
-        parts.push(format!("{} more", rest.len()));
-    }
-    let now = if stage.count > 0 { Meaning::Bad } else { Meaning::Plain };
-    vec![
-        format!("  {}", stage.stage.label()).into(),
-        Styled::new(now, stage.count),
-        Styled::new(now, units::count(stage.per_s)),
-        stage.since_boot.to_string().into(),
-        parts.join(", ").into(),
-    ]
-}
-
 /// Adds one finding with its evidence and remedies, in full or in short.
 pub(crate) fn one(text: &mut Styled, finding: &Finding, in_full: bool) {
     head(text, finding);
@@ -439,9 +308,13 @@ pub(crate) fn measure(measure: &Measure) -> String {
 
 #[cfg(test)]
 mod tests {
+    use netsilo_decide::judge::dropped::DropRow;
     use netsilo_decide::judge::evidence::Evidence;
+    use netsilo_decide::judge::ledger::{Ledger, LossCounter, StageLosses};
     use netsilo_model::change::{Change, knobs};
     use netsilo_model::derive::coverage::StageCoverage;
+    use netsilo_model::derive::drop_class::DropClass;
+    use netsilo_model::drivers::loss_stage::LossStage;
     use netsilo_model::machine::cpuset::CpuId;
     use netsilo_model::snapshot::netdev::NetdevIdentity;
 

@@ -53,7 +53,7 @@ impl Assumed {
         it
     }
 
-    /// What these queues take of each CPU, each placed so, with so many packets in a poll; `now` is
+    /// What these queues take of each CPU, each with its placement and packets in a poll; `now` is
     /// where all run.
     pub(super) fn loads_of<'p>(
         &self,

@@ -9,7 +9,7 @@ use crate::placement::Placement;
 use crate::prices::Prices;
 
 /// Adds the loads of a queue's packets: divided as `now`, which was measured, and placed as
-/// `placed`, with so many in a poll. `parts` are those of its packets.
+/// `placed`, with that number of packets in a poll. `parts` are those of its packets.
 pub(crate) fn add(
     loads: &mut Loads,
     work: &Work<'_>,

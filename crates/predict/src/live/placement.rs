@@ -92,7 +92,7 @@ impl Placement {
         idle(&queue.polled, &now) / idle(&self.poll, &then).max(1e-6)
     }
 
-    /// Packets of one poll where packets wait so many times longer for it.
+    /// Packets of one poll if packets wait `wait` times longer for it.
     ///
     /// Packets gather while tasks keep a NAPI kthread from its CPU: each of its polls takes all
     /// that it may.

@@ -31,7 +31,7 @@ fn field(word: u64, bit: usize) -> usize {
 
 /// Merges duplicates. A key is in two slots if a program was interrupted while it claimed the
 /// first.
-pub(crate) fn merged(entries: Vec<Entry>) -> impl Iterator<Item = Entry> {
+fn merged(entries: Vec<Entry>) -> impl Iterator<Item = Entry> {
     let mut merged: BTreeMap<(CpuId, [u64; KEY_WORDS]), Entry> = BTreeMap::new();
     for entry in entries {
         match merged.get_mut(&(entry.cpu, entry.key)) {

@@ -8,7 +8,7 @@ use libbpf_rs::btf::{Btf, types::Enum};
 use netsilo_model::parse::kallsyms;
 use netsilo_model::snapshot::drops::DroppedPackets;
 
-use crate::bpf::decode::{halves, merged};
+use crate::bpf::decode::halves;
 use crate::bpf::layout;
 use crate::bpf::table::Entry;
 
@@ -25,8 +25,8 @@ impl DropNames {
     /// The dropped packets, most packets first.
     pub(crate) fn drops(&mut self, entries: Vec<Entry>) -> Vec<DroppedPackets> {
         let mut all: BTreeMap<[u64; layout::KEY_WORDS], Entry> = BTreeMap::new();
-        // Each CPU has its own slots.
-        for entry in merged(entries) {
+        // Each CPU has its own slots, and sometimes two for one key.
+        for entry in entries {
             match all.get_mut(&entry.key) {
                 Some(same) => {
                     let sums = same.sums.iter_mut().zip(entry.sums);

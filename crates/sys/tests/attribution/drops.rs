@@ -65,10 +65,9 @@ fn each_dropped_packet_has_its_reason_port_and_class() {
     });
 }
 
-/// A tap whose queue is full drops what is sent to it, and a full veth what it cannot queue: both
-/// without any counter of this namespace's protocols.
+/// No counter of this namespace's protocols counts them.
 #[test]
-fn packets_that_a_tap_cannot_queue_are_lost() {
+fn packets_sent_to_a_tap_that_no_program_has_opened_are_lost() {
     in_own_netns(|| {
         ip("tuntap add dev tap-here mode tap");
         ip("link set tap-here txqueuelen 10 up");
@@ -82,7 +81,6 @@ fn packets_that_a_tap_cannot_queue_are_lost() {
         let drops = tracer.read().unwrap().drops;
         let rows = to_port(&drops, 7100);
         let lost: u64 = rows.iter().map(|row| row.packets).sum();
-        // No program has opened the tap, so it has no queue.
         assert_eq!(lost, SENT, "{drops:#?}");
         assert!(
             rows.iter().all(|row| row.sent && DropClass::of(row) == DropClass::Lost),
