@@ -16,6 +16,7 @@ pub mod irq_debugfs;
 pub mod kallsyms;
 pub mod net_udp;
 pub mod netdev;
+pub mod nfnetlink_queue;
 pub mod node_distance;
 pub mod pcie;
 pub mod per_cpu_count;

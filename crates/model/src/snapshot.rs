@@ -15,6 +15,7 @@ pub mod host;
 pub mod netdev;
 pub mod netdev_genl;
 pub mod netdevs;
+pub mod netfilter;
 pub mod observation;
 pub mod prerequisites;
 pub mod runqueue;

@@ -13,6 +13,7 @@ pub mod knob_owners;
 pub mod losing_sockets;
 pub mod machine;
 pub mod netdev;
+pub mod netfilter;
 pub mod netlink;
 pub mod pidfd;
 pub mod prerequisites;

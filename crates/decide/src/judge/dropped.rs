@@ -3,7 +3,9 @@
 use std::collections::BTreeMap;
 
 use netsilo_model::derive::analysis::Analysis;
-use netsilo_model::derive::drop_class::DropClass;
+use netsilo_model::derive::drop_class::{DropClass, lost_at};
+use netsilo_model::drivers::loss_stage::LossStage;
+use netsilo_model::snapshot::audit::Qdisc;
 use netsilo_model::snapshot::drops::DroppedPackets;
 use serde::{Deserialize, Serialize};
 
@@ -17,14 +19,18 @@ const MOST_ROWS: usize = 64;
 pub struct DropRow {
     /// What the drop means.
     pub class: DropClass,
+    /// The stage of the ledger at which they were lost; `null` if they were not.
+    #[serde(default)]
+    pub stage: Option<LossStage>,
     /// The kernel's name of the reason; empty before Linux 5.17.
     pub reason: String,
     /// The kernel function; empty if the kernel hides its name.
     pub function: String,
     /// The device through which they entered, or were to leave; empty if unknown.
     pub netdev: String,
-    /// Whether they were in another network namespace than netsilo.
-    pub elsewhere: bool,
+    /// Inode number of the network namespace, if it is another than netsilo's.
+    #[serde(default)]
+    pub netns: Option<u32>,
     /// `tcp`, `udp`, or the number of the transport protocol; empty if unknown.
     pub protocol: String,
     /// The local port of TCP and UDP; `null` if unknown, and for packets that are sent from a port
@@ -48,18 +54,25 @@ pub(crate) fn dropped(analysis: &Analysis<'_>) -> Option<Vec<DropRow>> {
     let seconds = attribution.elapsed.as_secs_f64();
     let mut sums: BTreeMap<_, u64> = BTreeMap::new();
     for drop in &attribution.drops {
-        let elsewhere = !analysis.after().machine.is_own_netns(drop.netns);
-        let packets = sums.entry((DropClass::of(drop), elsewhere, place(drop))).or_default();
+        let netns = (!analysis.after().machine.is_own_netns(drop.netns)).then_some(drop.netns);
+        let class = if netns.is_none() && is_shaped(analysis, drop) {
+            (DropClass::Decided, None)
+        } else {
+            (DropClass::of(drop), lost_at(drop))
+        };
+        let packets = sums.entry((class, netns, place(drop))).or_default();
         *packets = packets.saturating_add(drop.packets);
     }
-    let row = |((class, elsewhere, place), packets): ((DropClass, bool, Place<'_>), u64)| {
+    let row = |((class, netns, place), packets): (Key<'_>, u64)| {
+        let (class, stage) = class;
         let (reason, function, netdev, protocol, (sent, port)) = place;
         DropRow {
             class,
+            stage,
             reason: reason.to_owned(),
             function: function.to_owned(),
             netdev: netdev.to_owned(),
-            elsewhere,
+            netns,
             protocol: match protocol {
                 0 => String::new(),
                 6 => "tcp".into(),
@@ -76,6 +89,20 @@ pub(crate) fn dropped(analysis: &Analysis<'_>) -> Option<Vec<DropRow>> {
     rows.sort_by_key(|row| (row.class, std::cmp::Reverse(row.packets)));
     rows.truncate(MOST_ROWS);
     Some(rows)
+}
+
+/// What it means and the stage, another network namespace, and the place.
+type Key<'a> = ((DropClass, Option<LossStage>), Option<u32>, Place<'a>);
+
+/// Whether the netdev keeps to a rate or its queues short: then a full queue is its doing, too.
+fn is_shaped(analysis: &Analysis<'_>, drop: &DroppedPackets) -> bool {
+    let after = &analysis.observation.after;
+    let qdiscs = after.audit.as_ref().and_then(|audit| audit.qdiscs.value());
+    let mut of_netdev = qdiscs
+        .into_iter()
+        .flatten()
+        .filter(|qdisc| qdisc.ifindex == drop.ifindex && qdisc.is_egress());
+    lost_at(drop) == Some(LossStage::Qdisc) && of_netdev.any(Qdisc::drops_on_purpose)
 }
 
 /// Reason, function, device, transport protocol, and the port with its direction.

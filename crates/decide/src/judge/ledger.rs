@@ -11,7 +11,9 @@ use netsilo_model::derive::coverage::{StageCoverage, coverage, driver_counters};
 use netsilo_model::derive::drop_class::DropClass;
 use netsilo_model::drivers::counters;
 use netsilo_model::drivers::loss_stage::LossStage;
+use netsilo_model::snapshot::audit::Qdisc;
 use netsilo_model::snapshot::netdev::Netdev;
+use netsilo_model::snapshot::netfilter::NfQueue;
 use netsilo_model::snapshot::sockets::SocketKind;
 use netsilo_model::snapshot::subject::{ProtocolPart, Subject};
 use serde::{Deserialize, Serialize};
@@ -28,7 +30,7 @@ pub struct Ledger {
     #[serde(default)]
     pub coverage: Vec<StageCoverage>,
     /// Packets that the kernel dropped, by reason and place, in all network namespaces; `None` if
-    /// they were not counted. The counters of the stages include most of those that were lost.
+    /// they were not counted. The stages include those that were lost.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub dropped: Option<Vec<DropRow>>,
     /// The next step for the stage that loses most; `None` if nothing is lost.
@@ -41,9 +43,17 @@ pub struct Ledger {
 pub struct StageLosses {
     /// The stage.
     pub stage: LossStage,
-    /// Packets lost in the interval, a lower bound. For a stage that loses nothing, the number of
-    /// its events.
+    /// Packets lost in the interval, a lower bound: what the counters say or the kernel's event,
+    /// whichever is larger, and what was lost in other network namespaces. For a stage that loses
+    /// nothing, the number of its events.
     pub count: u64,
+    /// Packets that `skb:kfree_skb` saw lost here, in netsilo's own network namespace; `null` if
+    /// it was not counted.
+    #[serde(default)]
+    pub by_event: Option<u64>,
+    /// The same in all other network namespaces. No counter that netsilo reads includes them.
+    #[serde(default)]
+    pub elsewhere: u64,
     /// `count` per second.
     pub per_s: f64,
     /// The same since boot, or since the device or namespace was created.
@@ -82,12 +92,13 @@ impl Ledger {
         self.stages.iter().filter(|stage| stage.stage.loses() && stage.count > 0)
     }
 
-    /// Whether the kernel dropped packets that were lost, or may have been. Connection tracking
-    /// loses packets with the reason of a rule.
+    /// Whether the kernel dropped packets that were lost, or may have been: connection tracking
+    /// loses packets with the reason of a rule, and its counters are those of one namespace.
     pub fn may_have_lost(&self) -> bool {
+        let tracked = self.coverage.iter().any(|it| it.stage == "conntrack" && it.is_counted());
         self.dropped.iter().flatten().any(|row| {
             matches!(row.class, DropClass::Lost | DropClass::Unknown)
-                || row.reason == "NETFILTER_DROP"
+                || row.reason == "NETFILTER_DROP" && (row.netns.is_some() || !tracked)
         })
     }
 
@@ -148,17 +159,25 @@ pub fn ledger(analysis: &Analysis<'_>) -> Ledger {
     }
     cpu_lines(analysis, &mut book);
     protocol_lines(analysis, &mut book);
+    netfilter_lines(analysis, &mut book);
+    qdisc_lines(analysis, &mut book);
     socket_lines(analysis, &mut book);
-    let seconds = analysis.rates.elapsed.as_secs_f64();
-    let stages: Vec<StageLosses> =
-        book.into_iter().map(|(place, lines)| stage(place, lines, seconds)).collect();
     let (coverage, dropped) = (coverage(analysis), dropped(analysis));
-    let mut ledger = Ledger { stages, coverage, dropped, next: None };
+    for row in dropped.iter().flatten() {
+        book.entry(row.stage.unwrap_or(LossStage::Other)).or_default();
+    }
+    let stages = book.into_iter().map(|(place, lines)| stage(analysis, place, lines, &dropped));
+    let mut ledger = Ledger { stages: stages.collect(), coverage, dropped, next: None };
     ledger.next = ledger.next_step();
     ledger
 }
 
-fn stage(of: LossStage, mut lines: Vec<LossCounter>, seconds: f64) -> StageLosses {
+fn stage(
+    analysis: &Analysis<'_>,
+    of: LossStage,
+    mut lines: Vec<LossCounter>,
+    dropped: &Option<Vec<DropRow>>,
+) -> StageLosses {
     let largest = |count: &dyn Fn(&LossCounter) -> u64| {
         let mut subjects: BTreeMap<&Subject, u64> = BTreeMap::new();
         for line in lines.iter().filter(|line| line.aside.is_none() || !of.loses()) {
@@ -167,11 +186,27 @@ fn stage(of: LossStage, mut lines: Vec<LossCounter>, seconds: f64) -> StageLosse
         }
         subjects.values().fold(0, |sum: u64, count| sum.saturating_add(*count))
     };
-    let (count, since_boot) =
+    let (counted, since_boot) =
         (largest(&|line| line.count.unwrap_or(0)), largest(&|line| line.since_boot));
+    let seen = |here: bool| {
+        let rows = dropped.iter().flatten();
+        // What is not known to be lost is shown, but not added to a loss.
+        let rows = rows.filter(|row| row.class == DropClass::Lost && row.stage == Some(of));
+        let rows = rows.filter(|row| row.netns.is_none() == here);
+        rows.fold(0, |sum: u64, row| sum.saturating_add(row.packets))
+    };
+    let (by_event, elsewhere) = (dropped.as_ref().map(|_| seen(true)), seen(false));
+    let count = counted.max(by_event.unwrap_or(0)).saturating_add(elsewhere);
     lines.retain(|line| line.since_boot > 0);
-    let per_s = if seconds > 0.0 { count as f64 / seconds } else { 0.0 };
-    StageLosses { stage: of, count, per_s, since_boot, lines }
+    StageLosses {
+        stage: of,
+        count,
+        by_event,
+        elsewhere,
+        per_s: analysis.per_s(count),
+        since_boot,
+        lines,
+    }
 }
 
 /// The `statistics` of every netdev that count losses. Driver counters are in
@@ -183,6 +218,7 @@ const STATISTICS: &[(&str, LossStage, &str)] = &[
     ("rx_missed_errors", LossStage::Nic, ""),
     ("rx_over_errors", LossStage::Ring, ""),
     ("rx_fifo_errors", LossStage::Ring, ""),
+    ("tx_dropped", LossStage::VirtualDevice, ""),
     (
         "rx_dropped",
         LossStage::Protocol,
@@ -196,7 +232,13 @@ fn netdev_lines(
     book: &mut BTreeMap<LossStage, Vec<LossCounter>>,
 ) {
     let before = analysis.observation.before.netdevs.same(netdev);
+    // Of a device with a ring, these are packets that the driver refused to send. The event names
+    // the stage more exactly.
+    let sends = netdev.device_path.is_none() && !analysis.observation.attribution.counts_drops();
     for (counter, place, aside) in STATISTICS {
+        if *place == LossStage::VirtualDevice && !sends {
+            continue;
+        }
         let Some(value) = netdev.statistics.get(*counter) else { continue };
         let old = before.and_then(|before| before.statistics.get(*counter));
         book.entry(*place).or_default().push(LossCounter {
@@ -295,6 +337,22 @@ const PROTOCOLS: &[(&str, LossStage, ProtocolPart, &str)] = &[
     ("UdpInCsumErrors", LossStage::Protocol, ProtocolPart::UdpChecksums, ""),
     ("TcpInCsumErrors", LossStage::Protocol, ProtocolPart::TcpChecksums, ""),
     ("TcpExtPFMemallocDrop", LossStage::Protocol, ProtocolPart::MemoryReserve, ""),
+    ("IpExtInNoRoutes", LossStage::Protocol, ProtocolPart::Ipv4Routes, ""),
+    ("Ip6InNoRoutes", LossStage::Protocol, ProtocolPart::Ipv6Routes, ""),
+    ("IpExtInTruncatedPkts", LossStage::Protocol, ProtocolPart::Ipv4, ""),
+    ("Ip6InTruncatedPkts", LossStage::Protocol, ProtocolPart::Ipv6, ""),
+    ("SctpInPktDiscards", LossStage::Protocol, ProtocolPart::Sctp, ""),
+    ("XfrmInError", LossStage::Protocol, ProtocolPart::Ipsec, ""),
+    ("XfrmInBufferError", LossStage::Protocol, ProtocolPart::Ipsec, ""),
+    ("XfrmInNoStates", LossStage::Protocol, ProtocolPart::Ipsec, ""),
+    ("XfrmInStateProtoError", LossStage::Protocol, ProtocolPart::Ipsec, ""),
+    ("XfrmInStateSeqError", LossStage::Protocol, ProtocolPart::Ipsec, ""),
+    (
+        "XfrmInPolBlock",
+        LossStage::Protocol,
+        ProtocolPart::Ipsec,
+        "rejected by a rule, not dropped because of a full queue",
+    ),
     (
         "TcpExtIPReversePathFilter",
         LossStage::Protocol,
@@ -326,7 +384,9 @@ fn protocol_lines(analysis: &Analysis<'_>, book: &mut BTreeMap<LossStage, Vec<Lo
         let Some(value) = analysis.observation.after.protocols.get(*counter) else { continue };
         let rate = analysis.rates.protocols.get(*counter);
         let file = match counter {
-            name if name.starts_with("TcpExt") => "netstat",
+            name if name.starts_with("Xfrm") => "xfrm_stat",
+            name if name.starts_with("Sctp") => "sctp/snmp",
+            name if name.starts_with("TcpExt") || name.starts_with("IpExt") => "netstat",
             name if name.contains('6') => "snmp6",
             _ => "snmp",
         };
@@ -338,6 +398,67 @@ fn protocol_lines(analysis: &Analysis<'_>, book: &mut BTreeMap<LossStage, Vec<Lo
             aside: non_empty(aside),
             source: format!("/proc/net/{file}"),
         });
+    }
+}
+
+/// Connection tracking and the NFQUEUEs. Each packet is in one counter of a queue.
+fn netfilter_lines(analysis: &Analysis<'_>, book: &mut BTreeMap<LossStage, Vec<LossCounter>>) {
+    let Some(after) = &analysis.observation.after.netfilter else { return };
+    let before = analysis.observation.before.netfilter.as_ref();
+    let line = |subject, counter: &str, old: Option<u64>, new: u64, source: &str| LossCounter {
+        subject,
+        counter: counter.to_owned(),
+        count: old.and_then(|old| new.checked_sub(old)),
+        since_boot: new,
+        aside: None,
+        source: source.to_owned(),
+    };
+    if let Some(new) = &after.conntrack {
+        let old = before.and_then(|before| before.conntrack);
+        let counters = [
+            ("drop", old.map(|old| old.drop), new.drop),
+            ("insert_failed", old.map(|old| old.insert_failed), new.insert_failed),
+        ];
+        book.entry(LossStage::Conntrack).or_default().extend(counters.map(|(name, old, new)| {
+            line(Subject::Protocol(ProtocolPart::Conntrack), name, old, new, "ctnetlink")
+        }));
+    }
+    for new in &after.queues {
+        let same = |old: &&NfQueue| (old.number, old.port) == (new.number, new.port);
+        let old = before.and_then(|before| before.queues.iter().find(same));
+        // A queue that was bound in the interval lost all its packets in it.
+        let old = before.map(|_| old.map_or(0, NfQueue::lost));
+        let (subject, source) = (Subject::NfQueue(new.number), "nfnetlink_queue");
+        let counter = "queue_dropped + user_dropped";
+        let queue = line(subject, counter, old, new.lost(), source);
+        book.entry(LossStage::Nfqueue).or_default().push(queue);
+    }
+}
+
+/// The disciplines of each netdev, summed by kind. A parent counts the drops of its children, too.
+fn qdisc_lines(analysis: &Analysis<'_>, book: &mut BTreeMap<LossStage, Vec<LossCounter>>) {
+    for netdev in &analysis.observation.after.netdevs {
+        let all = analysis.qdiscs(netdev);
+        let is_parent = |one: &Qdisc| {
+            all.iter().any(|(_, other)| one.handle != 0 && other.parent >> 16 == one.handle >> 16)
+        };
+        let on_purpose = all.iter().any(|(_, qdisc)| qdisc.is_egress() && qdisc.drops_on_purpose());
+        let mut kinds: BTreeMap<&str, (u64, u64)> = BTreeMap::new();
+        for (old, new) in all.iter().filter(|(_, new)| new.is_egress() && !is_parent(new)) {
+            let sums = kinds.entry(new.kind.as_str()).or_default();
+            // 32 bits, which wrap
+            sums.0 += u64::from(new.drops.wrapping_sub(old.drops));
+            sums.1 += u64::from(new.drops);
+        }
+        let lines = kinds.into_iter().map(|(kind, (count, since_boot))| LossCounter {
+            subject: Subject::Netdev(netdev.name.clone()),
+            counter: format!("{kind} drops"),
+            count: Some(count),
+            since_boot,
+            aside: on_purpose.then(|| "on purpose: it keeps to a rate or its queue short".into()),
+            source: "tc -s qdisc".to_owned(),
+        });
+        book.entry(LossStage::Qdisc).or_default().extend(lines);
     }
 }
 

@@ -33,7 +33,8 @@ impl StageCoverage {
 }
 
 /// Stages whose drops the event `skb:kfree_skb` shows, if it was counted.
-const BY_EVENT: [&str; 5] = ["tc", "routing", "no-receiver", "filters", "other-sockets"];
+const BY_EVENT: [&str; 6] =
+    ["tc", "virtual-switches", "routing", "no-receiver", "filters", "other-sockets"];
 
 /// Stages without counters in the ledger: id, name, reason.
 const NOT_COUNTED: &[(&str, &str, &str)] = &[
@@ -42,19 +43,8 @@ const NOT_COUNTED: &[(&str, &str, &str)] = &[
         "XDP programs",
         "they drop on purpose: a driver's counter is shown, but is no loss; others are not read",
     ),
-    ("tc", "tc programs and queueing disciplines", "their drops on receive are not read"),
-    (
-        "conntrack",
-        "connection tracking",
-        "its drops look like those of rules (NETFILTER_DROP), and its statistics are not read",
-    ),
-    ("netfilter", "NFQUEUE and other netfilter verdicts", "rules and queues are not read"),
-    ("packet-sockets", "packet sockets and AF_XDP rings", "their statistics are not read"),
-    (
-        "virtual-queues",
-        "queues of tun/tap/veth/vhost",
-        "only what passes the backlog of a cpu is counted there",
-    ),
+    ("tc", "tc programs", "their drops on receive are not read"),
+    ("af-xdp", "AF_XDP rings", "their statistics are not read"),
     (
         "virtual-switches",
         "virtual switches and tunnels",
@@ -122,9 +112,16 @@ fn named(stage: LossStage) -> Option<(&'static str, &'static str)> {
         LossStage::Nic => ("nic", "NIC"),
         LossStage::Ring => ("ring", "rings"),
         LossStage::Backlog => ("backlog", "backlogs of the cpus"),
+        LossStage::PacketSocket => ("packet-socket", "packet sockets"),
+        LossStage::Conntrack => ("conntrack", "connection tracking"),
+        LossStage::Nfqueue => ("nfqueue", "NFQUEUE"),
         LossStage::Protocol => ("protocol", "IP and checksums"),
+        LossStage::Neighbour => ("neighbour", "next hops"),
+        LossStage::Qdisc => ("qdisc", "queueing disciplines"),
+        LossStage::VirtualDevice => ("virtual-device", "tun, tap and veth"),
         LossStage::Listen => ("listen", "listen queues"),
         LossStage::Socket => ("socket", "UDP and TCP sockets"),
+        LossStage::Other => ("other", "other parts of the kernel"),
         LossStage::Xdp | LossStage::Squeeze => return None,
     })
 }
@@ -144,6 +141,16 @@ fn not_counted(analysis: &Analysis<'_>, stage: LossStage) -> Option<String> {
             };
             let all = analysis.after().topology.online.iter().all(is_read);
             (!all).then(|| "/proc/net/softnet_stat was not read of each cpu".into())
+        }
+        LossStage::PacketSocket => Some("their statistics are not read".into()),
+        LossStage::Conntrack | LossStage::Nfqueue => {
+            let both = [&analysis.observation.before, &analysis.observation.after];
+            let read = both.iter().all(|snapshot| snapshot.netfilter.is_some());
+            (!read).then(|| "the statistics of netfilter were not read twice".into())
+        }
+        LossStage::Neighbour | LossStage::Qdisc | LossStage::VirtualDevice | LossStage::Other => {
+            let counted = analysis.observation.attribution.counts_drops();
+            (!counted).then(|| "the packets that the kernel drops were not counted".into())
         }
         LossStage::Protocol => unread(analysis, &["IpInDiscards"]),
         LossStage::Listen => unread(analysis, &["TcpExtListenDrops"]),

@@ -3,6 +3,7 @@
 
 use serde::{Deserialize, Serialize};
 
+use crate::drivers::loss_stage::LossStage;
 use crate::snapshot::drops::DroppedPackets;
 
 /// What a drop means.
@@ -36,18 +37,32 @@ impl DropClass {
 
     /// The class of dropped packets.
     pub fn of(drop: &DroppedPackets) -> Self {
-        let by_reason = REASONS.iter().find(|(_, reasons)| matches(reasons, &drop.reason));
-        if let Some((class, _)) = by_reason {
-            return *class;
-        }
-        if !matches!(drop.reason.as_str(), "" | "NOT_SPECIFIED") && !is_number(&drop.reason) {
-            // `include/net/dropreason-core.h`: all others are full queues, short memory, and
-            // packets that are damaged or cannot be sent on.
-            return Self::Lost;
-        }
-        let by_function = FUNCTIONS.iter().find(|(_, names)| matches(names, &drop.function));
-        by_function.map_or(Self::Unknown, |(class, _)| *class)
+        cause(drop).0
     }
+}
+
+/// Where dropped packets were lost, if they were.
+pub fn lost_at(drop: &DroppedPackets) -> Option<LossStage> {
+    let (class, stage) = cause(drop);
+    matches!(class, DropClass::Lost | DropClass::Unknown).then_some(stage)
+}
+
+/// What the drop means, and the stage; the latter matters only for packets that were lost.
+fn cause(drop: &DroppedPackets) -> (DropClass, LossStage) {
+    let find = |rows: &[Row], name: &str| {
+        let row = rows.iter().find(|(_, _, names)| matches(names, name));
+        row.map(|(class, stage, _)| (*class, *stage))
+    };
+    let by_function = find(FUNCTIONS, &drop.function);
+    if matches!(drop.reason.as_str(), "" | "NOT_SPECIFIED") || is_number(&drop.reason) {
+        return by_function.unwrap_or((DropClass::Unknown, LossStage::Other));
+    }
+    // `include/net/dropreason-core.h`: all others are full queues, short memory, and packets that
+    // are damaged or cannot be sent on.
+    find(REASONS, &drop.reason).unwrap_or_else(|| match by_function {
+        Some((DropClass::Lost, stage)) => (DropClass::Lost, stage),
+        _ => (DropClass::Lost, LossStage::Other),
+    })
 }
 
 /// Whether one of these names is this one; those that end with `*` are beginnings.
@@ -63,10 +78,14 @@ fn is_number(reason: &str) -> bool {
     reason.bytes().all(|byte| byte.is_ascii_digit())
 }
 
-/// Reasons that are no loss (`enum skb_drop_reason`, without their prefix).
-const REASONS: &[(DropClass, &[&str])] = &[
+/// A class, a stage, and the names of reasons or functions.
+type Row = (DropClass, LossStage, &'static [&'static str]);
+
+/// Reasons (`enum skb_drop_reason`, without their prefix).
+const REASONS: &[Row] = &[
     (
         DropClass::Decided,
+        LossStage::Other,
         &[
             "NETFILTER_DROP",
             "SOCKET_FILTER",
@@ -85,10 +104,12 @@ const REASONS: &[(DropClass, &[&str])] = &[
             "TCP_MINTTL",
             "ARP_PVLAN_DISABLE",
             "BRIDGE_INGRESS_STP_STATE",
+            "QDISC_CONGESTED",
         ],
     ),
     (
         DropClass::NotForUs,
+        LossStage::Other,
         &[
             "OTHERHOST",
             "NO_SOCKET",
@@ -98,10 +119,12 @@ const REASONS: &[(DropClass, &[&str])] = &[
             "UNICAST_IN_L2_MULTICAST",
             "IPV6DISABLED",
             "LOCAL_MAC",
+            "NO_TX_TARGET",
         ],
     ),
     (
         DropClass::NoLoss,
+        LossStage::Other,
         &[
             "CONSUMED",
             "NOT_DROPPED_YET",
@@ -119,24 +142,61 @@ const REASONS: &[(DropClass, &[&str])] = &[
             "TCP_FASTOPEN",
         ],
     ),
-];
-
-/// Functions that drop packets without a reason.
-const FUNCTIONS: &[(DropClass, &[&str])] = &[
+    (DropClass::Lost, LossStage::Backlog, &["CPU_BACKLOG"]),
+    (DropClass::Lost, LossStage::PacketSocket, &["PACKET_SOCK_ERROR"]),
+    (DropClass::Lost, LossStage::Neighbour, &["NEIGH_*"]),
+    (DropClass::Lost, LossStage::Qdisc, &["QDISC_*", "FQ_*"]),
+    (DropClass::Lost, LossStage::VirtualDevice, &["FULL_RING"]),
     (
         DropClass::Lost,
+        LossStage::Socket,
         &[
-            "enqueue_to_backlog",
-            "veth_xmit",
-            "tun_net_xmit",
-            "tap_handle_frame",
-            "macvtap_handle_frame",
-            "packet_rcv",
-            "tpacket_rcv",
-            "nfqnl_enqueue_packet",
-            "__nfqnl_enqueue_packet",
-            "nf_queue",
-            "__nf_queue",
+            "SOCKET_RCVBUFF",
+            "SOCKET_BACKLOG",
+            "PROTO_MEM",
+            "TCP_OFODROP",
+            "TCP_OFO_QUEUE_PRUNE",
+            "TCP_ZEROWINDOW",
+        ],
+    ),
+    (
+        DropClass::Lost,
+        LossStage::Protocol,
+        &[
+            "IP_*",
+            "IPV6_*",
+            "ICMP*",
+            "FRAG_*",
+            "UDP_CSUM",
+            "TCP_CSUM",
+            "SKB_CSUM",
+            "PKT_TOO_*",
+            "HDR_TRUNC",
+            "PFMEMALLOC",
+            "XFRM_*",
+        ],
+    ),
+];
+
+/// Functions that drop packets without a reason. Those that lose also tell the stage of reasons
+/// that several stages share (`NOMEM`).
+const FUNCTIONS: &[Row] = &[
+    (DropClass::Lost, LossStage::Backlog, &["enqueue_to_backlog"]),
+    (
+        DropClass::Lost,
+        LossStage::VirtualDevice,
+        &["veth_xmit", "tun_net_xmit", "tap_handle_frame", "macvtap_handle_frame"],
+    ),
+    (DropClass::Lost, LossStage::PacketSocket, &["packet_rcv", "tpacket_rcv"]),
+    (
+        DropClass::Lost,
+        LossStage::Nfqueue,
+        &["nfqnl_enqueue_packet", "__nfqnl_enqueue_packet", "nf_queue", "__nf_queue"],
+    ),
+    (
+        DropClass::Lost,
+        LossStage::Socket,
+        &[
             "udp_queue_rcv_one_skb",
             "udpv6_queue_rcv_one_skb",
             "__udp_queue_rcv_skb",
@@ -144,21 +204,19 @@ const FUNCTIONS: &[(DropClass, &[&str])] = &[
             "rawv6_rcv_skb",
             "ping_queue_rcv_skb",
             "tcp_add_backlog",
-            "tcp_conn_request",
-            "neigh_*",
-            "__neigh_event_send",
-            "arp_error_report",
-            "__dev_queue_xmit",
-            "__dev_xmit_skb",
-            "qdisc_*",
-            "pfifo_fast_enqueue",
-            "ip_frag_*",
-            "inet_frag_*",
-            "ip_defrag",
         ],
     ),
+    (DropClass::Lost, LossStage::Listen, &["tcp_conn_request"]),
+    (DropClass::Lost, LossStage::Neighbour, &["neigh_*", "__neigh_event_send", "arp_error_report"]),
+    (
+        DropClass::Lost,
+        LossStage::Qdisc,
+        &["__dev_queue_xmit", "__dev_xmit_skb", "qdisc_*", "pfifo_fast_enqueue"],
+    ),
+    (DropClass::Lost, LossStage::Protocol, &["ip_frag_*", "inet_frag_*", "ip_defrag"]),
     (
         DropClass::Decided,
+        LossStage::Other,
         &[
             "nf_hook_slow",
             "nf_hook_slow_list",
@@ -170,12 +228,18 @@ const FUNCTIONS: &[(DropClass, &[&str])] = &[
             "sch_handle_ingress",
             "tcf_*",
             "ip_finish_output",
+            "dst_discard*",
             "sk_filter_trim_cap",
         ],
     ),
-    (DropClass::NotForUs, &["ip6_mc_input", "icmp_rcv", "icmpv6_rcv", "igmp_rcv", "ndisc_*"]),
+    (
+        DropClass::NotForUs,
+        LossStage::Other,
+        &["ip6_mc_input", "icmp_rcv", "icmpv6_rcv", "igmp_rcv", "ndisc_*"],
+    ),
     (
         DropClass::NoLoss,
+        LossStage::Other,
         &[
             "netlink_*",
             "unix_*",
@@ -186,6 +250,7 @@ const FUNCTIONS: &[(DropClass, &[&str])] = &[
             "sk_stream_kill_queues",
             "inet_csk_destroy_sock",
             "inet_sock_destruct",
+            "udp_destruct_common",
             "__sk_destruct",
             "tcp_write_queue_purge",
             "tcp_rtx_queue_purge",
@@ -225,5 +290,22 @@ mod tests {
             assert_eq!(class(reason, "some_driver_poll"), DropClass::Unknown);
         }
         assert_eq!(class("65537", "ieee80211_rx_handlers"), DropClass::Unknown);
+    }
+
+    #[test]
+    fn what_was_lost_has_its_stage_and_nothing_else_has_one() {
+        let stage = |reason: &str, function: &str| {
+            lost_at(&DroppedPackets {
+                reason: reason.into(),
+                function: function.into(),
+                ..DroppedPackets::default()
+            })
+        };
+        assert_eq!(stage("NEIGH_QUEUEFULL", "__neigh_event_send"), Some(LossStage::Neighbour));
+        assert_eq!(stage("NOMEM", "tcp_add_backlog"), Some(LossStage::Socket));
+        assert_eq!(stage("NOMEM", "nf_hook_slow"), Some(LossStage::Other));
+        assert_eq!(stage("", "__nf_queue"), Some(LossStage::Nfqueue));
+        assert_eq!(stage("", "some_driver_poll"), Some(LossStage::Other));
+        assert_eq!(stage("NETFILTER_DROP", "nf_hook_slow"), None);
     }
 }

@@ -19,26 +19,47 @@ pub enum LossStage {
     Backlog,
     /// NET_RX stopped with work left: the packets were late, not lost.
     Squeeze,
-    /// IP, fragment reassembly or checksum validation dropped the packet.
+    /// The ring or buffer of a packet socket was full.
+    PacketSocket,
+    /// Connection tracking could not track the packet.
+    Conntrack,
+    /// An NFQUEUE or the buffer of its program was full.
+    Nfqueue,
+    /// IP, IPsec, fragment reassembly or checksum validation dropped the packet.
     Protocol,
+    /// The address of the next hop was not known.
+    Neighbour,
+    /// A queueing discipline was full.
+    Qdisc,
+    /// The queue of a virtual netdev (tun, tap, veth) was full, or nobody reads it.
+    VirtualDevice,
     /// The queue of a listening socket was full.
     Listen,
     /// The buffer of a socket was full.
     Socket,
+    /// Another part of the kernel dropped the packet.
+    Other,
 }
 
 impl LossStage {
     /// All stages, in the order of the receive path.
-    pub const ALL: [Self; 9] = [
+    pub const ALL: [Self; 16] = [
         Self::Wire,
         Self::Nic,
         Self::Ring,
         Self::Xdp,
         Self::Backlog,
         Self::Squeeze,
+        Self::PacketSocket,
+        Self::Conntrack,
+        Self::Nfqueue,
         Self::Protocol,
+        Self::Neighbour,
+        Self::Qdisc,
+        Self::VirtualDevice,
         Self::Listen,
         Self::Socket,
+        Self::Other,
     ];
 
     /// The label as printed in the ledger.
@@ -50,9 +71,16 @@ impl LossStage {
             Self::Xdp => "XDP: dropped on purpose",
             Self::Backlog => "backlog full",
             Self::Squeeze => "squeeze: late, not lost",
+            Self::PacketSocket => "packet socket full",
+            Self::Conntrack => "connection tracking",
+            Self::Nfqueue => "NFQUEUE full",
             Self::Protocol => "protocol",
+            Self::Neighbour => "next hop unknown",
+            Self::Qdisc => "qdisc full",
+            Self::VirtualDevice => "tun, tap or veth full",
             Self::Listen => "listen queue full",
             Self::Socket => "socket buffer full",
+            Self::Other => "elsewhere",
         }
     }
 
@@ -96,6 +124,16 @@ impl LossStage {
                     "{subject}: packets arrive faster than they are read: see netsilo explain \
                      socket-buffer-overflow"
                 )
+            }
+            Self::PacketSocket
+            | Self::Conntrack
+            | Self::Nfqueue
+            | Self::Neighbour
+            | Self::Qdisc
+            | Self::VirtualDevice
+            | Self::Other => {
+                "the table below has the reason and the place: see netsilo explain packets-dropped"
+                    .to_owned()
             }
             Self::Xdp | Self::Squeeze => String::new(),
         }

@@ -63,6 +63,8 @@ impl Snapshot {
         escape_all(self.knob_owners.iter_mut().map(|writer| &mut writer.name));
         let sockets = self.losing_sockets.iter_mut().flatten();
         escape_all(sockets.filter_map(|socket| Some(&mut socket.holder.as_mut()?.comm)));
+        let queues = self.netfilter.iter_mut().flat_map(|it| &mut it.queues);
+        escape_all(queues.filter_map(|queue| Some(&mut queue.reader.as_mut()?.comm)));
         escape_all(self.gaps.iter_mut().flat_map(|gap| [&mut gap.what, &mut gap.why]));
         if let Some(audit) = &mut self.audit {
             let netdevs = std::mem::take(&mut audit.netdevs);

@@ -152,6 +152,20 @@ impl Qdisc {
     /// `TC_H_ROOT`.
     pub const ROOT: u32 = 0xffff_ffff;
 
+    /// Whether it drops on purpose, to keep queues short or to enforce a configured rate.
+    pub fn drops_on_purpose(&self) -> bool {
+        const KINDS: [&str; 14] = [
+            "cake", "choke", "codel", "fq_codel", "fq_pie", "hhf", "htb", "ingress", "clsact",
+            "netem", "pie", "red", "sfq", "tbf",
+        ];
+        KINDS.contains(&self.kind.as_str())
+    }
+
+    /// Whether it holds packets. The others hold programs and filters.
+    pub fn is_egress(&self) -> bool {
+        !matches!(self.kind.as_str(), "ingress" | "clsact")
+    }
+
     /// Whether it is the root qdisc of its netdev.
     pub fn is_root(&self) -> bool {
         self.parent == Self::ROOT

@@ -42,6 +42,10 @@ pub enum Subject {
     /// The sockets of a local port that one thread group holds:
     /// `udp port 53 of dnsmasq (pid 812)`.
     Socket(SocketKind, u16, Holder),
+    /// An NFQUEUE: `nfqueue 0`.
+    NfQueue(u16),
+    /// Another network namespace, by its inode number: `netns 4026532301`.
+    Netns(u32),
     /// Settings of one kind that several programs write: `RPS`.
     Settings(OwnedKnob),
 }
@@ -73,22 +77,32 @@ pub enum Direction {
 /// A protocol, or a part of one that has separate counters. Sorted by label.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum ProtocolPart {
+    /// Connection tracking.
+    Conntrack,
+    /// IPsec.
+    Ipsec,
     /// IPv4.
     Ipv4,
     /// Reassembly of IPv4 fragments.
     Ipv4Fragments,
     /// Headers of IPv4.
     Ipv4Headers,
+    /// Routes of IPv4.
+    Ipv4Routes,
     /// IPv6.
     Ipv6,
     /// Reassembly of IPv6 fragments.
     Ipv6Fragments,
     /// Headers of IPv6.
     Ipv6Headers,
+    /// Routes of IPv6.
+    Ipv6Routes,
     /// The reserve of memory for sockets that free memory.
     MemoryReserve,
     /// The reverse path filter.
     RpFilter,
+    /// SCTP.
+    Sctp,
     /// TCP.
     Tcp,
     /// The backlog of TCP sockets.
@@ -121,15 +135,20 @@ impl Direction {
 
 impl ProtocolPart {
     /// All of them, sorted by label.
-    pub const ALL: [Self; 17] = [
+    pub const ALL: [Self; 22] = [
+        Self::Conntrack,
+        Self::Ipsec,
         Self::Ipv4,
         Self::Ipv4Fragments,
         Self::Ipv4Headers,
+        Self::Ipv4Routes,
         Self::Ipv6,
         Self::Ipv6Fragments,
         Self::Ipv6Headers,
+        Self::Ipv6Routes,
         Self::MemoryReserve,
         Self::RpFilter,
+        Self::Sctp,
         Self::Tcp,
         Self::TcpBacklog,
         Self::TcpChecksums,
@@ -144,14 +163,19 @@ impl ProtocolPart {
     /// The text of the subject.
     pub fn label(self) -> &'static str {
         match self {
+            Self::Conntrack => "conntrack",
+            Self::Ipsec => "ipsec",
             Self::Ipv4 => "ipv4",
             Self::Ipv4Fragments => "ipv4 fragments",
             Self::Ipv4Headers => "ipv4 headers",
+            Self::Ipv4Routes => "ipv4 routes",
             Self::Ipv6 => "ipv6",
             Self::Ipv6Fragments => "ipv6 fragments",
             Self::Ipv6Headers => "ipv6 headers",
+            Self::Ipv6Routes => "ipv6 routes",
             Self::MemoryReserve => "memory reserve",
             Self::RpFilter => "rp_filter",
+            Self::Sctp => "sctp",
             Self::Tcp => "tcp",
             Self::TcpBacklog => "tcp backlog",
             Self::TcpChecksums => "tcp checksums",
@@ -247,6 +271,8 @@ impl fmt::Display for Subject {
             Self::Socket(kind, port, Holder { tgid, comm }) => {
                 write!(f, "{} port {port} of {comm} (pid {tgid})", transport(*kind))
             }
+            Self::NfQueue(number) => write!(f, "nfqueue {number}"),
+            Self::Netns(inode) => write!(f, "netns {inode}"),
             Self::Settings(knob) => f.write_str(settings(*knob)),
         }
     }
@@ -289,6 +315,12 @@ fn named(text: &str) -> Option<Subject> {
 
 fn numbered(text: &str) -> Option<Subject> {
     let number = |prefix: &str| text.strip_prefix(prefix)?.trim().parse().ok();
+    if let Some(inode) = text.strip_prefix("netns ").and_then(|it| it.parse().ok()) {
+        return Some(Subject::Netns(inode));
+    }
+    if let Some(queue) = text.strip_prefix("nfqueue ").and_then(|it| it.parse().ok()) {
+        return Some(Subject::NfQueue(queue));
+    }
     let cpu = number("cpu").or_else(|| number("")).map(|cpu| Subject::Cpu(CpuId(cpu)));
     cpu.or_else(|| number("irq").map(|irq| Subject::Irq(Irq(irq))))
 }
@@ -365,6 +397,8 @@ mod tests {
                 Subject::Socket(SocketKind::TcpListen, 80, holder("a of (b)/0")),
                 "tcp port 80 of a of (b)/0 (pid 812)",
             ),
+            (Subject::NfQueue(3), "nfqueue 3"),
+            (Subject::Netns(4026532301), "netns 4026532301"),
             (Subject::Settings(OwnedKnob::Rps), "RPS"),
             (Subject::Settings(OwnedKnob::IrqAffinity), "affinity of interrupts"),
         ];

@@ -424,7 +424,8 @@ mod tests {
             reason: reason.into(),
             function: function.into(),
             netdev: "eth0".into(),
-            elsewhere: class == DropClass::Decided,
+            stage: (class == DropClass::Lost).then_some(LossStage::Socket),
+            netns: (class == DropClass::Decided).then_some(4026532301),
             protocol: "udp".into(),
             port,
             sent: port.is_none(),
@@ -439,7 +440,15 @@ mod tests {
         ];
         check.ledger = Ledger {
             dropped: Some(dropped),
-            stages: vec![StageLosses { stage, count, per_s, since_boot, lines }],
+            stages: vec![StageLosses {
+                stage,
+                count,
+                by_event: Some(0),
+                elsewhere: 0,
+                per_s,
+                since_boot,
+                lines,
+            }],
             coverage: vec![not_counted("NIC", None), not_counted("wire", Some("it was not read"))],
             next: Some("eth0: see netsilo explain nic-drops".into()),
         };

@@ -29,7 +29,8 @@ const MANY_PER_S: f64 = 10.0;
 /// that were only late, and why stages are not counted.
 pub(crate) fn render(ledger: &Ledger, all: bool) -> Styled {
     let is_told = |stage: &&StageLosses| all || stage.stage != LossStage::Squeeze;
-    let stages = ledger.stages.iter().filter(|stage| stage.since_boot > 0).filter(is_told);
+    let lost = |stage: &&StageLosses| stage.since_boot > 0 || stage.count > 0;
+    let stages = ledger.stages.iter().filter(lost).filter(is_told);
     let rows: Vec<_> = stages.map(stage_row).collect();
     if rows.is_empty() {
         return dropped(ledger, all);
@@ -65,6 +66,12 @@ fn dropped(ledger: &Ledger, all: bool) -> Styled {
         ["  dropped by the kernel", "now", "per s", "reason", "function", "netdev", "port"];
     let mut text = Styled::from("\n".to_owned());
     text.append(&whole(&header, &rows, |name| matches!(name, "now" | "per s")));
+    let tracked = ledger.stage(LossStage::Conntrack).map_or(0, |stage| stage.count);
+    let by_rules = told.iter().any(|row| row.reason == "NETFILTER_DROP");
+    if tracked > 0 && by_rules {
+        let note = format!("\n  NETFILTER_DROP includes the {tracked} of connection tracking");
+        text.push(Meaning::Quiet, note);
+    }
     let more = told.len().saturating_sub(shown);
     if more > 0 {
         text.push(Meaning::Quiet, format_args!("\n  {more} more: -v"));
@@ -80,11 +87,18 @@ fn drop_row(row: &DropRow) -> Vec<Styled> {
         Some(port) => format!("{from}{} {port}", row.protocol),
         None => format!("{from}{}", or_dash(&row.protocol)),
     };
-    let elsewhere = if row.elsewhere { " (other netns)" } else { "" };
+    let elsewhere = match row.netns {
+        Some(netns) => format!(" (netns {netns})"),
+        None => String::new(),
+    };
     let lost = matches!(row.class, DropClass::Lost | DropClass::Unknown);
     let meaning = if lost { Meaning::Bad } else { Meaning::Plain };
     vec![
-        format!("  {}", row.class.label()).into(),
+        match row.stage {
+            Some(stage) if row.class == DropClass::Lost => format!("  {}", stage.label()),
+            _ => format!("  {}", row.class.label()),
+        }
+        .into(),
         Styled::new(meaning, row.packets),
         Styled::new(meaning, units::count(row.per_s)),
         or_dash(&row.reason).into(),
@@ -118,6 +132,18 @@ fn not_counted(ledger: &Ledger, all: bool) -> Styled {
     Styled::new(Meaning::Quiet, text + "\n")
 }
 
+/// What the kernel's event says where it differs by more than 1% from the counters, and what was
+/// lost in other network namespaces.
+fn by_event(stage: &StageLosses) -> Vec<String> {
+    let counted = stage.by_subject().values().fold(0, |sum: u64, it| sum.saturating_add(*it));
+    let event =
+        stage.by_event.filter(|event| event.abs_diff(counted) as f64 > 0.01 * counted as f64);
+    let event = event.filter(|event| *event > 0).map(|event| format!("skb:kfree_skb {event}"));
+    let elsewhere = stage.elsewhere;
+    let elsewhere = (elsewhere > 0).then(|| format!("other netns {elsewhere}"));
+    event.into_iter().chain(elsewhere).collect()
+}
+
 /// The row of a stage, with its nonzero counters. Counters that grew come first.
 fn stage_row(stage: &StageLosses) -> Vec<Styled> {
     let mut lines: Vec<&LossCounter> = stage.lines.iter().collect();
@@ -130,12 +156,13 @@ fn stage_row(stage: &StageLosses) -> Vec<Styled> {
     if !rest.is_empty() {
         parts.push(format!("{} more", rest.len()));
     }
+    parts.extend(by_event(stage));
     let now = if stage.count > 0 { Meaning::Bad } else { Meaning::Plain };
     vec![
         format!("  {}", stage.stage.label()).into(),
         Styled::new(now, stage.count),
         Styled::new(now, units::count(stage.per_s)),
-        stage.since_boot.to_string().into(),
+        if stage.since_boot > 0 { stage.since_boot.to_string() } else { "-".into() }.into(),
         parts.join(", ").into(),
     ]
 }

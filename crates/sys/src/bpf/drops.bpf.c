@@ -5,8 +5,9 @@
  * kfree_skb frees a packet that nobody received (consume_skb frees the others). The function is the
  * caller's address, named by user space. UDP keeps numbers in skb->dev while a packet is queued,
  * and TCP clears it, so the device is believed only if it is the one through which the packet
- * entered (skb_iif); else only that number is known. The network namespace is the socket's, or the
- * device's. Every field is probed: skb->dev may be a number, and rx_sk may be NULL though older
+ * entered (skb_iif); else only that number is known. The network namespace is that of the socket
+ * that should have received the packet, or of the device; of skb->sk only where there is no device,
+ * because a packet from a veth still has the socket of its sender. Every field is probed: skb->dev may be a number, and rx_sk may be NULL though older
  * verifiers take it for a socket.
  *
  * Decoded in drops.rs; its row is in docs/kernel.md.
@@ -61,10 +62,10 @@ static __always_inline int count_drop(const struct sk_buff *skb, u64 place, u32 
 	u32 netns = 0;
 	bool fresh;
 
-	if (!sk)
-		sk = BPF_CORE_READ(skb, sk);
 	if (iif && ifindex != iif)
 		dev = NULL;
+	if (!sk && !(iif && dev))
+		sk = BPF_CORE_READ(skb, sk);
 	if (sk)
 		netns = BPF_CORE_READ(sk, __sk_common.skc_net.net, ns.inum);
 	if (!netns && dev)

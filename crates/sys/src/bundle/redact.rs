@@ -10,9 +10,9 @@ use netsilo_model::parse::netdev::address;
 use netsilo_model::parse::sanitize::escaped;
 use netsilo_model::snapshot::attribution::{Attribution, Consumer, Consumption, Forwarded};
 use netsilo_model::snapshot::audit::Connections;
+use netsilo_model::snapshot::drops::DroppedPackets;
 use netsilo_model::snapshot::flow::Flow;
 use netsilo_model::snapshot::host::boot_parameters;
-use netsilo_model::snapshot::sockets::LosingSocket;
 
 /// The replacements of a capture.
 #[derive(Debug, Default)]
@@ -99,7 +99,9 @@ impl Redaction {
             _ if kernel == crate::read::audit::CONNECTIONS => {
                 self.text(&connections(&text)).into_bytes()
             }
-            crate::read::snapshot::LOSING_SOCKETS => losing_sockets(&contents).unwrap_or_default(),
+            crate::read::snapshot::LOSING_SOCKETS | crate::read::snapshot::NETFILTER => {
+                names_of_processes(&contents).unwrap_or_default()
+            }
             _ if kernel.ends_with(".link") => link_file(&text).into_bytes(),
             _ if kernel.starts_with("proc/") && kernel.ends_with("/cmdline") => {
                 self.text(&command(&text)).into_bytes()
@@ -124,7 +126,10 @@ impl Redaction {
         let forwarded =
             |one: &Forwarded| Forwarded { egress: self.text(&one.egress), ..one.clone() };
         let flow = |one: &Flow| Flow { netdev: self.text(&one.netdev), ..one.without_addresses() };
+        let dropped =
+            |one: &DroppedPackets| DroppedPackets { netdev: self.text(&one.netdev), ..one.clone() };
         Attribution {
+            drops: attribution.drops.iter().map(dropped).collect(),
             flows: attribution.flows.iter().map(flow).collect(),
             consumption: attribution.consumption.iter().map(consumption).collect(),
             containers: attribution.containers.iter().map(name).collect(),
@@ -157,14 +162,28 @@ fn synthetic(n: usize, bytes: usize) -> String {
     pairs.join(":")
 }
 
-/// Removes network addresses from the names of holders; returns `None` for an unknown format.
-fn losing_sockets(json: &[u8]) -> Option<Vec<u8>> {
-    let mut read: Reading<Vec<LosingSocket>> = serde_json::from_slice(json).ok()?;
-    if let Reading::Value(sockets) = &mut read {
-        let holders = sockets.iter_mut().filter_map(|socket| socket.holder.as_mut());
-        holders.for_each(|holder| holder.comm = without_addresses(&holder.comm));
-    }
+/// Removes network addresses from the names of processes; returns `None` for text that is no JSON.
+fn names_of_processes(json: &[u8]) -> Option<Vec<u8>> {
+    let mut read = serde_json::from_slice(json).ok()?;
+    in_names(&mut read);
     serde_json::to_vec_pretty(&read).ok()
+}
+
+fn in_names(value: &mut serde_json::Value) {
+    match value {
+        serde_json::Value::Array(values) => values.iter_mut().for_each(in_names),
+        serde_json::Value::Object(fields) => {
+            for (name, field) in fields {
+                match field {
+                    serde_json::Value::String(comm) if name == "comm" => {
+                        *comm = without_addresses(comm);
+                    }
+                    other => in_names(other),
+                }
+            }
+        }
+        _ => {}
+    }
 }
 
 fn cmdline(text: &str) -> String {

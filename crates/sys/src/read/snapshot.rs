@@ -22,6 +22,7 @@ use netsilo_model::snapshot::host::{
 use netsilo_model::snapshot::netdev::{NapiThread, Xdp};
 use netsilo_model::snapshot::netdev_genl::NetdevGenl;
 use netsilo_model::snapshot::netdevs::Netdevs;
+use netsilo_model::snapshot::netfilter::Netfilter;
 use netsilo_model::snapshot::sockets::LosingSocket;
 use netsilo_model::snapshot::thread_time::ThreadTime;
 
@@ -172,6 +173,7 @@ fn look(
         audit,
         protocols,
         losing_sockets: if whole { losing_sockets(&notes) } else { None },
+        netfilter: if whole { netfilter(&notes) } else { None },
         ksoftirqd: if whole { ksoftirqd(&notes, &processes) } else { BTreeMap::new() },
         napi_threads: if whole { thread_times(&notes, &threads) } else { BTreeMap::new() },
         gaps: notes.finish()?,
@@ -269,6 +271,8 @@ fn protocols(notes: &Notes<'_>) -> BTreeMap<String, u64> {
         ("/proc/net/snmp", snmp::snmp as fn(&str) -> _),
         ("/proc/net/netstat", snmp::snmp),
         ("/proc/net/snmp6", snmp::snmp6),
+        ("/proc/net/sctp/snmp", snmp::snmp6),
+        ("/proc/net/xfrm_stat", snmp::snmp6),
     ];
     files.into_iter().filter_map(|(file, parse)| notes.get(file, parse)).flatten().collect()
 }
@@ -279,6 +283,17 @@ fn losing_sockets(notes: &Notes<'_>) -> Option<Vec<LosingSocket>> {
         Reading::Value(sockets) => Some(sockets),
         Reading::Absent(why) => {
             notes.gap("sockets that lose", why);
+            None
+        }
+    }
+}
+
+fn netfilter(notes: &Notes<'_>) -> Option<Netfilter> {
+    let ask = || Reading::from(crate::read::netfilter::read(&notes.root.unrecorded()));
+    match notes.note(notes.root.answer(NETFILTER, ask)).flatten()? {
+        Reading::Value(netfilter) => Some(netfilter),
+        Reading::Absent(why) => {
+            notes.gap("netfilter", why);
             None
         }
     }
@@ -305,7 +320,8 @@ fn time_of(notes: &Notes<'_>, pid: u32) -> Option<ThreadTime> {
     notes.get(&format!("/proc/{pid}/schedstat"), |text| Ok(thread_time(text)))?
 }
 
-/// File name in a bundle.
+/// File names in a bundle.
+pub(crate) const NETFILTER: &str = "netfilter.json";
 pub(crate) const LOSING_SOCKETS: &str = "losing_sockets.json";
 
 /// Sysctls that are stored as printed, in addition to those that netsilo may write.

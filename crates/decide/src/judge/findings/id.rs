@@ -64,6 +64,7 @@ finding_ids! {
         BacklogOverflow = "backlog-overflow";
         FlowLimitDrops = "flow-limit-drops";
         BudgetSqueeze = "budget-squeeze";
+        PacketsDropped = "packets-dropped";
         ProtocolDrops = "protocol-drops";
         ListenOverflow = "listen-overflow";
         SocketBufferOverflow = "socket-buffer-overflow";

@@ -2,6 +2,7 @@
 //! remedies for the stage that loses them.
 
 mod device;
+mod kernel;
 mod lost;
 mod reader;
 
@@ -30,6 +31,7 @@ pub(super) fn find(judged: &Judged<'_>) -> Vec<Finding> {
     findings.extend(backlog(analysis, ledger));
     findings.extend(squeezed(analysis, ledger));
     findings.extend(reader::find(analysis, ledger));
+    findings.extend(kernel::find(analysis, ledger));
     findings.extend(nothing(analysis, ledger));
     findings
 }

@@ -34,11 +34,6 @@ const RING_STOPS: &[(&str, &str)] = &[
     ("mlx5_core", "tx_queue_stopped"),
     ("vmxnet3", "ring full"),
 ];
-/// Disciplines that drop on purpose, to keep queues short or to enforce a configured rate.
-const DROP_ON_PURPOSE: &[&str] = &[
-    "cake", "choke", "codel", "fq_codel", "fq_pie", "hhf", "htb", "ingress", "clsact", "netem",
-    "pie", "red", "sfq", "tbf",
-];
 /// Disciplines with one lock per tx queue, or without a lock.
 const WITHOUT_ONE_LOCK: &[&str] = &["mq", "mqprio", "taprio", "noqueue", "clsact", "ingress"];
 /// From this share of dropped packets, drops are critical.
@@ -87,8 +82,7 @@ fn drops(analysis: &Analysis<'_>, netdev: &Netdev) -> Option<Finding> {
     let mut dropped = 0;
     let mut kinds = BTreeSet::new();
     let (_, root) = root(analysis, netdev)?;
-    let on_purpose = |qdisc: &Qdisc| DROP_ON_PURPOSE.contains(&qdisc.kind.as_str());
-    if on_purpose(root) {
+    if root.drops_on_purpose() {
         return None;
     }
     let (mut packets, mut limit) = (0, None);
@@ -99,7 +93,7 @@ fn drops(analysis: &Analysis<'_>, netdev: &Netdev) -> Option<Finding> {
     };
     for (old, new) in &all {
         let (took, lost, _) = grown(old, new);
-        if new.kind.starts_with("mq") || above(new) || on_purpose(new) {
+        if new.kind.starts_with("mq") || above(new) || new.drops_on_purpose() {
             continue;
         }
         packets = sum([packets, took]);
