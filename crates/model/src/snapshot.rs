@@ -18,6 +18,7 @@ pub mod netdevs;
 pub mod observation;
 pub mod prerequisites;
 pub mod runqueue;
+pub mod socket_readers;
 pub mod sockets;
 pub mod stage_samples;
 pub mod subject;

@@ -63,6 +63,13 @@ impl Snapshot {
         escape_all(self.knob_owners.iter_mut().map(|writer| &mut writer.name));
         let sockets = self.losing_sockets.iter_mut().flatten();
         escape_all(sockets.filter_map(|socket| Some(&mut socket.holder.as_mut()?.comm)));
+        let readers = self.socket_readers.iter_mut().flat_map(|it| it.processes.values_mut());
+        escape_all(readers.flat_map(|it| it.cgroup.iter_mut().chain([&mut it.comm])));
+        if let Some(readers) = &mut self.socket_readers {
+            let quotas = std::mem::take(&mut readers.quotas).into_iter();
+            readers.quotas =
+                quotas.map(|(path, quota)| (escaped(&path).into_owned(), quota)).collect();
+        }
         escape_all(self.gaps.iter_mut().flat_map(|gap| [&mut gap.what, &mut gap.why]));
         if let Some(audit) = &mut self.audit {
             let netdevs = std::mem::take(&mut audit.netdevs);

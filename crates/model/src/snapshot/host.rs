@@ -11,6 +11,7 @@ use crate::machine::cpuset::{CpuId, CpuSet};
 use crate::machine::ids::Irq;
 use crate::machine::topology::{NodeId, Topology};
 use crate::snapshot::netdevs::Netdevs;
+use crate::snapshot::socket_readers::SocketReaders;
 use crate::snapshot::sockets::LosingSocket;
 use crate::snapshot::thread_time::ThreadTime;
 
@@ -48,6 +49,9 @@ pub struct Snapshot {
     /// Sockets of that namespace that have dropped something; `None` if not read.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub losing_sockets: Option<Vec<LosingSocket>>,
+    /// Processes that hold sockets of that namespace; `None` if not read.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub socket_readers: Option<SocketReaders>,
     /// Run and wait time of each `ksoftirqd/<cpu>` since boot. Empty if not read.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub ksoftirqd: BTreeMap<CpuId, ThreadTime>,

@@ -12,6 +12,7 @@ use netsilo_model::snapshot::attribution::{Attribution, Consumer, Consumption, F
 use netsilo_model::snapshot::audit::Connections;
 use netsilo_model::snapshot::flow::Flow;
 use netsilo_model::snapshot::host::boot_parameters;
+use netsilo_model::snapshot::socket_readers::SocketReaders;
 use netsilo_model::snapshot::sockets::LosingSocket;
 
 /// The replacements of a capture.
@@ -100,6 +101,7 @@ impl Redaction {
                 self.text(&connections(&text)).into_bytes()
             }
             crate::read::snapshot::LOSING_SOCKETS => losing_sockets(&contents).unwrap_or_default(),
+            crate::read::snapshot::SOCKET_READERS => socket_readers(&contents).unwrap_or_default(),
             _ if kernel.ends_with(".link") => link_file(&text).into_bytes(),
             _ if kernel.starts_with("proc/") && kernel.ends_with("/cmdline") => {
                 self.text(&command(&text)).into_bytes()
@@ -163,6 +165,21 @@ fn losing_sockets(json: &[u8]) -> Option<Vec<u8>> {
     if let Reading::Value(sockets) = &mut read {
         let holders = sockets.iter_mut().filter_map(|socket| socket.holder.as_mut());
         holders.for_each(|holder| holder.comm = without_addresses(&holder.comm));
+    }
+    serde_json::to_vec_pretty(&read).ok()
+}
+
+/// Removes network addresses from the names and cgroups of processes; returns `None` for an unknown
+/// format.
+fn socket_readers(json: &[u8]) -> Option<Vec<u8>> {
+    let mut read: Reading<SocketReaders> = serde_json::from_slice(json).ok()?;
+    if let Reading::Value(readers) = &mut read {
+        for reader in readers.processes.values_mut() {
+            reader.comm = without_addresses(&reader.comm);
+            reader.cgroup = reader.cgroup.as_deref().map(without_addresses);
+        }
+        let quotas = std::mem::take(&mut readers.quotas).into_iter();
+        readers.quotas = quotas.map(|(path, quota)| (without_addresses(&path), quota)).collect();
     }
     serde_json::to_vec_pretty(&read).ok()
 }
@@ -309,6 +326,17 @@ mod tests {
         let broken = Redaction::default()
             .file("0/sock_diag/connections.json", b"[\"192.0.2.9:443\"".to_vec());
         assert!(String::from_utf8(broken).unwrap().starts_with("{\n  \"absent\""));
+    }
+
+    #[test]
+    fn addresses_are_removed_from_names_and_cgroups_of_readers() {
+        let json = br#"{"value":{"processes":{"9":{"comm":"dns 192.0.2.7","threads":{},
+            "cgroup":"/sshd@1-192.0.2.1:22.service"}},"quotas":{"/sshd@1-192.0.2.1:22.service":
+            {"quota_usec":1,"period_usec":1,"nr_periods":1,"nr_throttled":1,"throttled_usec":1}}}}"#;
+        let text =
+            String::from_utf8(Redaction::default().file("1/socket_readers.json", json.to_vec()));
+        let text = text.unwrap();
+        assert!(text.contains("quota_usec") && !text.contains("192.0.2"), "{text}");
     }
 
     #[test]
