@@ -67,6 +67,7 @@ finding_ids! {
         ProtocolDrops = "protocol-drops";
         ListenOverflow = "listen-overflow";
         SocketBufferOverflow = "socket-buffer-overflow";
+        ThrottledReader = "throttled-reader";
         NothingLost = "nothing-lost";
     }
     "RSS" {
