@@ -134,6 +134,7 @@ impl Attribution {
             escape(&mut consumption.consumer.comm);
             escape_all(&mut consumption.consumer.cgroup);
         }
+        escape_all(self.group_reads.iter_mut().map(|it| &mut it.comm));
         escape_all(self.containers.values_mut());
         escape_all(self.polls.iter_mut().map(|poll| &mut poll.netdev));
         escape_all(self.flows.iter_mut().map(|flow| &mut flow.netdev));

@@ -8,7 +8,9 @@ use std::{fs, io};
 use netsilo_model::machine::reading::Reading;
 use netsilo_model::parse::netdev::address;
 use netsilo_model::parse::sanitize::escaped;
-use netsilo_model::snapshot::attribution::{Attribution, Consumer, Consumption, Forwarded};
+use netsilo_model::snapshot::attribution::{
+    Attribution, Consumer, Consumption, Forwarded, GroupReads,
+};
 use netsilo_model::snapshot::audit::Connections;
 use netsilo_model::snapshot::flow::Flow;
 use netsilo_model::snapshot::host::boot_parameters;
@@ -125,9 +127,14 @@ impl Redaction {
             |one: &Consumption| Consumption { consumer: consumer(&one.consumer), ..one.clone() };
         let forwarded =
             |one: &Forwarded| Forwarded { egress: self.text(&one.egress), ..one.clone() };
+        let member = |one: &GroupReads| GroupReads {
+            comm: without_addresses(&self.text(&one.comm)),
+            ..one.clone()
+        };
         let flow = |one: &Flow| Flow { netdev: self.text(&one.netdev), ..one.without_addresses() };
         Attribution {
             flows: attribution.flows.iter().map(flow).collect(),
+            group_reads: attribution.group_reads.iter().map(member).collect(),
             consumption: attribution.consumption.iter().map(consumption).collect(),
             containers: attribution.containers.iter().map(name).collect(),
             forwarded: attribution.forwarded.iter().map(forwarded).collect(),

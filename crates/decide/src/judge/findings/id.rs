@@ -68,6 +68,7 @@ finding_ids! {
         ListenOverflow = "listen-overflow";
         SocketBufferOverflow = "socket-buffer-overflow";
         ThrottledReader = "throttled-reader";
+        ReuseportOneSocket = "reuseport-one-socket";
         NothingLost = "nothing-lost";
     }
     "RSS" {

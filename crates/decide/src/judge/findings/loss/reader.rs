@@ -3,6 +3,7 @@
 mod buffer;
 mod cause;
 mod full;
+mod group;
 mod listen;
 mod losers;
 mod throttled;
@@ -33,6 +34,7 @@ pub(super) fn find(analysis: &Analysis<'_>, ledger: &Ledger) -> Vec<Finding> {
     findings.extend(sockets(analysis, ledger, SocketKind::TcpListen, LossStage::Listen));
     findings.extend(answered(analysis));
     findings.extend(throttled::without_loss(analysis));
+    findings.extend(group::find(analysis));
     findings.extend(sockets(analysis, ledger, SocketKind::Udp, LossStage::Socket));
     findings
 }

@@ -6,6 +6,7 @@ use netsilo_model::snapshot::attribution::{AttributionSource, Protocol};
 use netsilo_model::snapshot::socket_readers::{SocketBuffer, SocketReader};
 
 use crate::judge::evidence::{Evidence, Measure};
+use crate::judge::findings::loss::reader::group::{NEARLY_ALL, spread};
 use crate::judge::findings::loss::reader::losers::Losers;
 use crate::judge::findings::loss::reader::throttled::Throttled;
 use crate::judge::verdict::percent;
@@ -19,9 +20,6 @@ const ALWAYS_READS: f64 = 0.7;
 
 /// A thread that ran less than this does not read.
 const ACTIVE: f64 = 0.002;
-
-/// One of several sockets that loses this share of the group's losses gets nearly all packets.
-const NEARLY_ALL: f64 = 0.75;
 
 /// Memory that the kernel charges for a packet, beside twice its data (`truesize`): at most a page.
 const PACKET_MEMORY: f64 = 4096.0;
@@ -193,11 +191,7 @@ impl Cause {
                  waits {} of the time",
                 percent(*waited)
             )),
-            Self::OneOfGroup { sockets, .. } => Some(format!(
-                "spread the packets over the {sockets} sockets of {reader}: more source ports or \
-                 addresses at the senders, or a program that chooses the socket \
-                 (SO_ATTACH_REUSEPORT_EBPF)"
-            )),
+            Self::OneOfGroup { sockets, .. } => Some(spread(*sockets, reader)),
             _ => None,
         }
     }

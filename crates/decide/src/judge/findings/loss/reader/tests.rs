@@ -269,13 +269,20 @@ proptest! {
     /// The memory of a packet is at most what the full buffer takes for each packet read at once.
     #[test]
     fn the_offered_buffer_holds_what_one_period_brings(
-        memory in 400..4000u64, bytes in 50_000..4_000_000u32, beyond in 1.01..20.0f64, ticks in 10..2000u64,
+        memory in 400..4000u64,
+        bytes in 50_000..4_000_000u32,
+        beyond in 1.01..20.0f64,
+        ticks in 10..2000u64,
     ) {
         let holds = u64::from(bytes) / memory;
         let arrive = (holds as f64 * beyond).ceil() as u64;
         let buffer = SocketBuffer { bytes: Some(bytes), ..Did::default().buffer };
         let did = Did {
-            sleeps: ticks, reads: holds * ticks, lost: (arrive - holds) * ticks, buffer, ..Did::default()
+            sleeps: ticks,
+            reads: holds * ticks,
+            lost: (arrive - holds) * ticks,
+            buffer,
+            ..Did::default()
         };
         let what = says(&did).1.what;
         let size = what.strip_prefix("a default buffer of ").and_then(|it| it.split(' ').next());
