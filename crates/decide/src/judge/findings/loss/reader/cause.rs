@@ -35,8 +35,9 @@ const LARGEST: f64 = (1 << 30) as f64;
 pub(super) enum Cause {
     /// Its cgroup, or one above it, has used up its CPU quota.
     Throttled(Throttled),
-    /// Its thread waits for a CPU during this share of the time.
-    WaitsForCpu(f64),
+    /// Its thread waits for a CPU during this share of the time, on run queues or while the
+    /// hypervisor runs something else.
+    WaitsForCpu { queued: f64, stolen: f64 },
     /// Its thread reads all the time, and the other sockets of the port get little.
     OneOfGroup { ran: f64, sockets: u32, share: f64 },
     /// Its thread uses this share of a CPU.
@@ -100,8 +101,9 @@ impl Cause {
             // time throttled counts as waiting
             return Self::NotKnown("it waits for a CPU or is throttled: no CPU quota was read");
         }
-        if share.waited >= WAITED {
-            return Self::WaitsForCpu(share.waited);
+        let stolen = stolen(analysis, work.tgid);
+        if share.waited + stolen >= WAITED {
+            return Self::WaitsForCpu { queued: share.waited, stolen };
         }
         if share.ran + share.waited >= ALWAYS_READS {
             let sockets = buffer.map_or(1, |it| it.group);
@@ -127,8 +129,8 @@ impl Cause {
     pub(super) fn title(&self) -> String {
         match self {
             Self::Throttled(throttled) => throttled.title(),
-            Self::WaitsForCpu(waited) => {
-                format!("waits for a CPU {} of the time", percent(*waited))
+            Self::WaitsForCpu { queued, stolen } => {
+                format!("waits for a CPU {} of the time", percent(queued + stolen))
             }
             Self::OneOfGroup { sockets, share, .. } => {
                 format!("reads all the time: 1 of {sockets} sockets loses {}", percent(*share))
@@ -156,7 +158,10 @@ impl Cause {
         };
         match self {
             Self::Throttled(throttled) => throttled.evidence(),
-            Self::WaitsForCpu(waited) => vec![thread("its thread waits for a CPU", *waited)],
+            Self::WaitsForCpu { queued, stolen } => vec![
+                thread("its thread waits for a CPU", *queued),
+                Evidence::new("stolen from its cpus", Measure::Share(*stolen), "/proc/stat"),
+            ],
             Self::OneOfGroup { ran, .. } | Self::ReadsAllTheTime(ran) | Self::Sleeps(ran) => {
                 vec![thread("its thread runs", *ran)]
             }
@@ -186,10 +191,15 @@ impl Cause {
     pub(super) fn remedy(&self, reader: &str) -> Option<String> {
         match self {
             Self::Throttled(throttled) => Some(throttled.remedy()),
-            Self::WaitsForCpu(waited) => Some(format!(
+            Self::WaitsForCpu { queued, stolen } if stolen > queued => Some(format!(
+                "give this virtual machine more CPU time: the hypervisor takes {} of the time of \
+                 the cpus on which {reader} reads",
+                percent(*stolen)
+            )),
+            Self::WaitsForCpu { queued, .. } => Some(format!(
                 "give {reader} a cpu with idle time, or fewer neighbours on its cpu: its thread \
                  waits {} of the time",
-                percent(*waited)
+                percent(*queued)
             )),
             Self::OneOfGroup { sockets, .. } => Some(spread(*sockets, reader)),
             _ => None,
@@ -232,6 +242,18 @@ fn threads(analysis: &Analysis<'_>, old: &SocketReader, new: &SocketReader) -> V
             Some(Activity { share, sleeps: new.sleeps.checked_sub(old.sleeps)? })
         })
         .collect()
+}
+
+/// The share of time that the hypervisor takes from the CPUs on which a process reads, by its reads.
+fn stolen(analysis: &Analysis<'_>, tgid: u32) -> f64 {
+    let rows = &analysis.observation.attribution.consumption;
+    let (mut all, mut stolen) = (0.0, 0.0);
+    for row in rows.iter().filter(|row| row.consumer.tgid == tgid) {
+        let cpu = analysis.rates.cpus.get(&row.consumer_cpu).and_then(|cpu| cpu.shares);
+        all += row.events as f64;
+        stolen += row.events as f64 * cpu.map_or(0.0, |shares| shares.steal);
+    }
+    if all > 0.0 { stolen / all } else { 0.0 }
 }
 
 /// Whether the process reads by a timer: packets do not wake it, and each time it reads about as

@@ -164,6 +164,17 @@ fn a_reader_that_waits_for_a_cpu_is_not_told_to_use_more_threads() {
 }
 
 #[test]
+fn a_hypervisor_that_takes_the_readers_cpu_is_named() {
+    let mut host = Did { ran: 0.9, reads: 100, ..Did::default() }.observation();
+    let ticks = 100 * SECONDS;
+    host.after.cpus.get_mut(&CpuId(0)).unwrap().stat.steal += ticks;
+    let finding = found(&host, FindingId::SocketBufferOverflow);
+    assert!(finding.title.contains("waits for a CPU 50% of the time"), "{}", finding.title);
+    let what = &finding.remedies[0].what;
+    assert!(what.starts_with("give this virtual machine more CPU time"), "{what}");
+}
+
+#[test]
 fn waiting_is_no_cause_if_quotas_could_not_be_read() {
     let mut host = Did { waited: 0.45, ran: 0.5, ..Did::default() }.observation();
     let readers = host.after.socket_readers.as_mut().unwrap();
