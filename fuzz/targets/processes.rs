@@ -1,13 +1,14 @@
 //! Files of one process or thread: `stat`, `status`, `schedstat`, `cgroup`, links of `fd` and `ns`;
-//! containers as cgroups and log files name them.
+//! CPU quotas of cgroups; containers as cgroups and log files name them.
 
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
 use netsilo_fuzz::{is_one_line, points_into};
 use netsilo_model::parse::container::{Container, log_file};
+use netsilo_model::parse::cpu_bandwidth::{ancestors, cpu_max, cpu_stat, v1_path, v2_path};
 use netsilo_model::parse::pid_stat::pid_stat;
-use netsilo_model::parse::pid_status::cpus_allowed;
+use netsilo_model::parse::pid_status::{cpus_allowed, voluntary_switches};
 use netsilo_model::parse::schedstat::{cgroup_path, link_inode, processor, run_ns};
 
 fuzz_target!(|text: &str| {
@@ -31,7 +32,11 @@ fuzz_target!(|text: &str| {
         let fields: Vec<String> = (3..39).map(|field| field.to_string()).collect();
         assert_eq!(processor(&format!("7 (a b) {} {cpu} 0\n", fields.join(" "))), Some(cpu));
     }
-    let _ = run_ns(text);
+    let _ = (run_ns(text), voluntary_switches(text));
+    let _ = cpu_stat(text, cpu_max(text).unwrap_or_default()).cpus();
+    for path in v1_path(text).into_iter().chain(v2_path(text)).flat_map(ancestors) {
+        assert!(text.contains(path));
+    }
     if let Some(path) = cgroup_path(text) {
         assert!(text.contains(path) && !path.contains('\n'));
     }

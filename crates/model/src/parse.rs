@@ -6,6 +6,7 @@
 
 pub mod announced;
 pub mod container;
+pub mod cpu_bandwidth;
 pub mod cpu_lists;
 pub mod cpuinfo;
 pub mod cpuset_partition;

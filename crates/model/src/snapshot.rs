@@ -19,6 +19,7 @@ pub mod netfilter;
 pub mod observation;
 pub mod prerequisites;
 pub mod runqueue;
+pub mod socket_readers;
 pub mod sockets;
 pub mod stage_samples;
 pub mod subject;

@@ -21,5 +21,6 @@ pub mod process;
 pub mod refresh;
 pub mod snapshot;
 pub mod sock_owners;
+pub mod socket_readers;
 pub mod sysctls;
 pub mod topology;

@@ -362,12 +362,7 @@ const PROTOCOLS: &[(&str, LossStage, ProtocolPart, &str)] = &[
     ("UdpNoPorts", LossStage::Protocol, ProtocolPart::Udp, "no socket listens on the port"),
     ("TcpExtListenOverflows", LossStage::Listen, ProtocolPart::Tcp, ""),
     ("TcpExtListenDrops", LossStage::Listen, ProtocolPart::Tcp, ""),
-    (
-        "TcpExtTCPReqQFullDrop",
-        LossStage::Listen,
-        ProtocolPart::TcpRequests,
-        "part of ListenDrops",
-    ),
+    ("TcpExtTCPReqQFullDrop", LossStage::Listen, ProtocolPart::TcpRequests, "part of ListenDrops"),
     ("UdpRcvbufErrors", LossStage::Socket, ProtocolPart::Udp, ""),
     ("Udp6RcvbufErrors", LossStage::Socket, ProtocolPart::Udp6, ""),
     ("UdpMemErrors", LossStage::Socket, ProtocolPart::UdpMemory, ""),

@@ -3,6 +3,8 @@
 //!
 //! Addresses are not read, because drops are reported by port and holder.
 
+use std::collections::BTreeMap;
+
 use crate::parse::error::ParseError;
 use crate::parse::words::{decimal, words};
 
@@ -18,11 +20,31 @@ pub struct UdpSocket {
     /// Datagrams dropped since the socket was opened (`sk_drops`), mostly because the buffer was
     /// full.
     pub drops: u64,
+    /// Number of unconnected sockets with the same local address and port (`SO_REUSEPORT`), itself
+    /// included.
+    pub group: u32,
 }
 
 /// Parses all lines after the header.
 pub fn net_udp(text: &str) -> Result<Vec<UdpSocket>, ParseError> {
-    text.lines().zip(1..).skip(1).filter(|(line, _)| !line.trim().is_empty()).map(socket).collect()
+    let lines = || text.lines().zip(1..).skip(1).filter(|(line, _)| !line.trim().is_empty());
+    let mut groups: BTreeMap<&str, u32> = BTreeMap::new();
+    for (line, _) in lines() {
+        *groups.entry(unconnected(line).unwrap_or_default()).or_default() += 1;
+    }
+    let group = |line| groups.get(unconnected(line)?).copied();
+    lines()
+        .map(|(line, number)| {
+            Ok(UdpSocket { group: group(line).unwrap_or(1), ..socket((line, number))? })
+        })
+        .collect()
+}
+
+/// Local address and port of an unconnected socket (state 07, `TCP_CLOSE`).
+fn unconnected(line: &str) -> Option<&str> {
+    let mut words = line.split_ascii_whitespace().skip(1);
+    let (local, _, state) = (words.next()?, words.next()?, words.next()?);
+    (state == "07").then_some(local)
 }
 
 fn socket((line, number): (&str, usize)) -> Result<UdpSocket, ParseError> {
@@ -54,6 +76,7 @@ fn socket((line, number): (&str, usize)) -> Result<UdpSocket, ParseError> {
         queued: hexadecimal(word(4, "tx_queue:rx_queue")?)?,
         inode: decimal(number, word(9, "inode")?)?,
         drops: decimal(number, word(12, "drops")?)?,
+        group: 1,
     })
 }
 
@@ -69,7 +92,17 @@ mod tests {
         let line = "  205: 0100007F:1F90 00000000:0000 07 00000000:00034800 \
                     00:00000000 00000000  1000        0 31337 2 0000000000000000 812\n";
         let read = net_udp(&(HEADER.to_owned() + line)).unwrap();
-        assert_eq!(read, [UdpSocket { port: 8080, queued: 0x34800, inode: 31337, drops: 812 }]);
+        assert_eq!(
+            read,
+            [UdpSocket { port: 8080, queued: 0x34800, inode: 31337, drops: 812, group: 1 }]
+        );
+        let other = line.replace(" 07 ", " 01 ");
+        let three = net_udp(&(HEADER.to_owned() + line + &other + line)).unwrap();
+        assert_eq!(
+            three.iter().map(|it| it.group).collect::<Vec<_>>(),
+            [2, 1, 2],
+            "one is connected"
+        );
         let v6 = "  9: 00000000000000000000000000000000:0035 \
                   00000000000000000000000000000000:0000 07 00000000:00000000 \
                   00:00000000 00000000 0 0 77 2 0000000000000000 0\n";

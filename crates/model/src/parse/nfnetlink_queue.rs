@@ -47,6 +47,6 @@ mod tests {
         assert_eq!(queues[0].lost(), 11056);
         assert_eq!(nfnetlink_queue(""), Ok(Vec::new()));
         let short = nfnetlink_queue("0 28517 256").unwrap_err();
-        assert_eq!(short.to_string(), "line 1, column 12: no column 6");
+        assert_eq!(short.to_string(), "line 1 column 12: no column 6");
     }
 }

@@ -16,6 +16,11 @@ pub fn cpus_allowed(text: &str) -> Result<CpuSet, ParseError> {
     Err(ParseError::new(text.lines().count() + 1, 1, "no line \"Cpus_allowed_list:\""))
 }
 
+/// `voluntary_ctxt_switches`: how often the task gave up its CPU to sleep.
+pub fn voluntary_switches(text: &str) -> Option<u64> {
+    text.lines().find_map(|line| line.strip_prefix("voluntary_ctxt_switches:")?.trim().parse().ok())
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -25,6 +30,12 @@ mod tests {
         let cpus = cpus_allowed("Name:\tx\nCpus_allowed:\tf\nCpus_allowed_list:\t0-3\n").unwrap();
         assert_eq!(cpus.to_string(), "0-3");
         assert!(cpus_allowed("Name:\tx\n").is_err());
+    }
+
+    #[test]
+    fn voluntary_switches_are_not_mistaken_for_the_others() {
+        let text = "Name:\tx\nvoluntary_ctxt_switches:\t20\nnonvoluntary_ctxt_switches:\t7\n";
+        assert_eq!(voluntary_switches(text), Some(20));
     }
 
     #[test]

@@ -65,6 +65,13 @@ impl Snapshot {
         escape_all(sockets.filter_map(|socket| Some(&mut socket.holder.as_mut()?.comm)));
         let queues = self.netfilter.iter_mut().flat_map(|it| &mut it.queues);
         escape_all(queues.filter_map(|queue| Some(&mut queue.reader.as_mut()?.comm)));
+        let readers = self.socket_readers.iter_mut().flat_map(|it| it.processes.values_mut());
+        escape_all(readers.flat_map(|it| it.cgroup.iter_mut().chain([&mut it.comm])));
+        if let Some(readers) = &mut self.socket_readers {
+            let quotas = std::mem::take(&mut readers.quotas).into_iter();
+            readers.quotas =
+                quotas.map(|(path, quota)| (escaped(&path).into_owned(), quota)).collect();
+        }
         escape_all(self.gaps.iter_mut().flat_map(|gap| [&mut gap.what, &mut gap.why]));
         if let Some(audit) = &mut self.audit {
             let netdevs = std::mem::take(&mut audit.netdevs);
@@ -129,6 +136,7 @@ impl Attribution {
             escape(&mut consumption.consumer.comm);
             escape_all(&mut consumption.consumer.cgroup);
         }
+        escape_all(self.group_reads.iter_mut().map(|it| &mut it.comm));
         escape_all(self.containers.values_mut());
         escape_all(self.polls.iter_mut().map(|poll| &mut poll.netdev));
         escape_all(self.flows.iter_mut().map(|flow| &mut flow.netdev));

@@ -28,6 +28,9 @@ pub struct Attribution {
     pub polls: Vec<Poll>,
     /// Bytes read, by queue, CPUs and consumer.
     pub consumption: Vec<Consumption>,
+    /// Datagrams that were read from each socket of a `SO_REUSEPORT` group.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub group_reads: Vec<GroupReads>,
     /// Names of consumers' containers (`namespace/pod/container`) by identifier, if the kubelet
     /// logs them.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
@@ -176,6 +179,8 @@ impl Attribution {
         self.forwarded.extend(next.forwarded);
         self.drops.extend(next.drops);
         self.flows.extend(next.flows);
+        // without the identity of sockets, counts of two windows cannot be added
+        self.group_reads = next.group_reads;
         self.pinned.extend(next.pinned);
         self.flows_missed += next.flows_missed;
         self.lost_events += next.lost_events;
@@ -268,6 +273,24 @@ pub struct Consumption {
     /// TCP, or if not observed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub connected: Option<bool>,
+}
+
+/// Datagrams that a process read from one socket of a group that shares an address and port.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+pub struct GroupReads {
+    /// Inode number of the network namespace.
+    pub netns: u32,
+    /// Local port.
+    pub port: u16,
+    /// The thread group that read.
+    pub tgid: u32,
+    /// Its name.
+    pub comm: String,
+    /// Number of sockets in the group.
+    pub sockets: u16,
+    /// Number of reads.
+    #[serde(deserialize_with = "count")]
+    pub reads: u64,
 }
 
 /// How often receive work (the NET_RX softirq or a NAPI kthread) on one CPU woke a sleeping thread.

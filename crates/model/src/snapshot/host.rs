@@ -12,6 +12,7 @@ use crate::machine::ids::Irq;
 use crate::machine::topology::{NodeId, Topology};
 use crate::snapshot::netdevs::Netdevs;
 use crate::snapshot::netfilter::Netfilter;
+use crate::snapshot::socket_readers::SocketReaders;
 use crate::snapshot::sockets::LosingSocket;
 use crate::snapshot::thread_time::ThreadTime;
 
@@ -52,6 +53,9 @@ pub struct Snapshot {
     /// What connection tracking and the NFQUEUEs of that namespace count; `None` if not read.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub netfilter: Option<Netfilter>,
+    /// Processes that hold sockets of that namespace; `None` if not read.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub socket_readers: Option<SocketReaders>,
     /// Run and wait time of each `ksoftirqd/<cpu>` since boot. Empty if not read.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub ksoftirqd: BTreeMap<CpuId, ThreadTime>,

@@ -7,8 +7,8 @@ use std::sync::atomic::Ordering;
 use netsilo_model::machine::cpuset::CpuId;
 use netsilo_model::machine::ids::NapiId;
 use netsilo_model::snapshot::attribution::{
-    Consumer, Consumption, CpuTime, Forwarded, Poll, Protocol, QueueResolution, Reschedules,
-    Sampling, Wakeup,
+    Consumer, Consumption, CpuTime, Forwarded, GroupReads, Poll, Protocol, QueueResolution,
+    Reschedules, Sampling, Wakeup,
 };
 
 use crate::bpf::cgroup::Cgroups;
@@ -130,6 +130,33 @@ pub(crate) fn consumption(
     let mut consumption: Vec<Consumption> = merged(entries).filter_map(consumed).collect();
     consumption.sort_unstable();
     consumption
+}
+
+/// Decodes the rows of sockets of a group in the same table. The sums of one socket, on all CPUs,
+/// become one row.
+pub(crate) fn group_reads(entries: &[Entry]) -> Vec<GroupReads> {
+    let mut sockets: BTreeMap<(u64, u64), GroupReads> = BTreeMap::new();
+    let is_member = |it: &&Entry| {
+        field(it.key[layout::READ_KINDS], layout::PROTOCOL_BIT) == layout::PROTOCOL_MEMBER
+    };
+    for entry in entries.iter().filter(is_member) {
+        let (tgid, netns) = halves(entry.key[layout::READ_TGID_NETNS]);
+        let (group, port) = halves(entry.key[layout::MEMBER_GROUP_PORT]);
+        let socket = (entry.key[layout::MEMBER_SOCKET], entry.key[layout::READ_TGID_NETNS]);
+        let row = sockets.entry(socket).or_insert_with(|| GroupReads {
+            netns,
+            port: port as u16,
+            tgid,
+            comm: entry.label.clone(),
+            sockets: 0,
+            reads: 0,
+        });
+        row.sockets = row.sockets.max(group as u16);
+        row.reads = row.reads.saturating_add(entry.sums[1]);
+    }
+    let mut rows: Vec<GroupReads> = sockets.into_values().collect();
+    rows.sort_unstable();
+    rows
 }
 
 /// `struct read` of `bpf/reads.h`, and the thread that read.
@@ -303,6 +330,7 @@ mod tests {
             prop_assert!(wakeups(entries.clone()).len() == rows);
             prop_assert!(forwarded(entries.clone()).len() == rows);
             let read = |entry| Read::of(entry).map(|read| read.consumption(None, |_| None));
+            prop_assert!(group_reads(&entries).len() <= rows);
             prop_assert!(merged(entries).filter_map(read).count() <= rows);
         }
     }

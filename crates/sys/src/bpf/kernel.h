@@ -128,8 +128,14 @@ struct sock_common {
 	u32 skc_rxhash;
 } KERNEL;
 
+struct sock_reuseport {
+	u16 num_socks;
+} KERNEL;
+
 struct sock {
 	struct sock_common __sk_common;
+	struct sock_reuseport *sk_reuseport_cb;
+	struct socket *sk_socket;
 	int sk_rx_dst_ifindex;
 	u32 sk_napi_id;
 	struct {

@@ -53,6 +53,9 @@ layout! {
     RESOLVED_BIT = 8;
     PROTOCOL_BIT = 16;
     CONNECTED_BIT = 24;
+    // and of the key of a socket of a group, in `bpf/udp.bpf.c`
+    MEMBER_SOCKET = 0;
+    MEMBER_GROUP_PORT = 2;
     // `enum resolved` of `bpf/flow.h`
     RESOLVED_DIRECT = 1;
     RESOLVED_FLOW_HASH = 2;
@@ -62,6 +65,8 @@ layout! {
     // `enum protocol` and `enum connected` of `bpf/reads.h`
     PROTOCOL_TCP = 1;
     PROTOCOL_UDP = 2;
+    /// No protocol: a row of a socket of a group.
+    PROTOCOL_MEMBER = 3;
     CONNECTED_NOT_KNOWN = 0;
     CONNECTED_NO = 1;
     CONNECTED_YES = 2;

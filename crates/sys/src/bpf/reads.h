@@ -51,6 +51,14 @@ static __always_inline u32 read_weight(void)
 	return time ? weight_of(&time->reads) : 1;
 }
 
+/* Names the slot after the thread group that reads. */
+static __always_inline void label_reader(struct slot *slot)
+{
+	struct task_struct *task = (void *)bpf_get_current_task();
+
+	BPF_CORE_READ_INTO(&slot->label, task, group_leader, comm);
+}
+
 /* `reads` with `bytes` together. */
 static __always_inline void count_read(const struct read *read, u64 bytes, u64 reads)
 {
@@ -72,10 +80,7 @@ static __always_inline void count_read(const struct read *read, u64 bytes, u64 r
 	slot = slot_of(&key, &fresh);
 	if (!slot)
 		return;
-	if (fresh && !read->in_kernel) {
-		struct task_struct *task = (void *)bpf_get_current_task();
-
-		BPF_CORE_READ_INTO(&slot->label, task, group_leader, comm);
-	}
+	if (fresh && !read->in_kernel)
+		label_reader(slot);
 	add(slot, bytes, reads);
 }

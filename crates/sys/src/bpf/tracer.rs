@@ -19,7 +19,7 @@ use rustix::time::{ClockId, clock_getres};
 use crate::bpf::arrived::Arrived;
 use crate::bpf::cgroup::Cgroups;
 use crate::bpf::decode::{
-    TIME_OPEN, consumption, cpu_times, forwarded, polls, sampled, since, wakeups,
+    TIME_OPEN, consumption, cpu_times, forwarded, group_reads, polls, sampled, since, wakeups,
 };
 use crate::bpf::drops::DropNames;
 use crate::bpf::layout::{self, DEMAND_WORDS, TIME_WORDS};
@@ -311,8 +311,9 @@ impl Tracer {
             let (sampling, wakeups_seen) = sampled(&tables.times);
             tables.polls.wait()?;
             attribution.polls = polls(tables.polls.drain(full));
-            attribution.consumption =
-                consumption(tables.reads.drain(full), &attribution.polls, &self.cgroups);
+            let reads = tables.reads.drain(full);
+            attribution.group_reads = group_reads(&reads);
+            attribution.consumption = consumption(reads, &attribution.polls, &self.cgroups);
             attribution.wakeups = wakeups(tables.wakeups.drain(full));
             attribution.cpu_time = since(&times, &self.before.times);
             self.before.times = times;

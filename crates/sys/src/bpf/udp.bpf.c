@@ -16,6 +16,8 @@
  * polling CPU. It differs after a veth, and with RPS, which chooses the CPU by the queue and the
  * upper bits of the packet's hash.
  *
+ * Sockets of a SO_REUSEPORT group also have a row each, which shows whether one of them gets all.
+ *
  * Decoded in decode.rs; its row is in docs/kernel.md.
  */
 #include "reads.h"
@@ -38,6 +40,9 @@ struct datagram {
 	__be16 protocol;
 	const unsigned char *header; /* Its network header. NULL if only the socket is known. */
 	/* From the socket. */
+	const struct sock *sk;
+	struct sock_reuseport *group;
+	u16 port;
 	u32 netns;
 	s32 incoming_cpu;
 	bool connected;
@@ -56,6 +61,9 @@ struct datagram {
 		(datagram)->iif = value(from_skb, skb_iif); \
 		(datagram)->protocol = value(from_skb, protocol); \
 		(datagram)->header = value(from_skb, head) + value(from_skb, network_header); \
+		(datagram)->sk = from_sk; \
+		(datagram)->group = value(from_sk, sk_reuseport_cb); \
+		(datagram)->port = value(from_sk, __sk_common.skc_num); \
 		(datagram)->netns = value(from_sk, __sk_common.skc_net.net, ns.inum); \
 		(datagram)->incoming_cpu = value(from_sk, __sk_common.skc_incoming_cpu); \
 		(datagram)->connected = value(from_sk, __sk_common.skc_dport); \
@@ -125,6 +133,27 @@ static __always_inline u32 datagram_weight(int bytes)
 	return bytes < 0 ? 0 : read_weight();
 }
 
+static __always_inline void count_member(const struct datagram *datagram, u64 bytes, u64 reads)
+{
+	const struct sock_reuseport *group = datagram->group;
+	const struct sock *sk = datagram->sk;
+	struct key key = {};
+	struct slot *slot;
+	bool fresh;
+
+	/* The address of its file tells sockets apart. The verifier hashes no pointer, only a copy. */
+	key.word[LAYOUT_MEMBER_SOCKET] = (u64)BPF_CORE_READ(sk, sk_socket);
+	key.word[LAYOUT_READ_TGID_NETNS] = bpf_get_current_pid_tgid() >> 32 << 32 | datagram->netns;
+	key.word[LAYOUT_MEMBER_GROUP_PORT] = (u64)BPF_CORE_READ(group, num_socks) << 32 | datagram->port;
+	key.word[LAYOUT_READ_KINDS] = LAYOUT_PROTOCOL_MEMBER << LAYOUT_PROTOCOL_BIT;
+	slot = slot_of(&key, &fresh);
+	if (!slot)
+		return;
+	if (fresh)
+		label_reader(slot);
+	add(slot, bytes, reads);
+}
+
 static __always_inline void count_datagram(const struct datagram *datagram, int bytes, u32 reads, bool approximate)
 {
 	struct read read = { .protocol = UDP, .poll_cpu = -1, .approximate = approximate };
@@ -134,6 +163,8 @@ static __always_inline void count_datagram(const struct datagram *datagram, int 
 	read.protocol_cpu = approximate ? datagram->incoming_cpu : protocol_cpu_of(datagram);
 	read.netns = datagram->netns;
 	count_read(&read, (u64)bytes * reads, reads);
+	if (datagram->group)
+		count_member(datagram, (u64)bytes * reads, reads);
 }
 
 static __always_inline void note_steering(u32 alloc_cpu, u32 hash, u32 queue)
@@ -210,6 +241,9 @@ int BPF_PROG(udp_read_length, struct sock *sk, int bytes, int flags)
 	datagram.iif = sk->sk_rx_dst_ifindex;
 	if (sk->__sk_common.skc_family == AF_INET && bpf_ntohl(sk->__sk_common.skc_rcv_saddr) >> 24 == 127)
 		datagram.iif = LOOPBACK_IFINDEX; /* Bound to 127.x. */
+	datagram.sk = sk;
+	datagram.group = sk->sk_reuseport_cb;
+	datagram.port = sk->__sk_common.skc_num;
 	datagram.netns = netns_of(sk);
 	datagram.incoming_cpu = sk->__sk_common.skc_incoming_cpu;
 	datagram.connected = sk->__sk_common.skc_dport;

@@ -8,11 +8,14 @@ use std::{fs, io};
 use netsilo_model::machine::reading::Reading;
 use netsilo_model::parse::netdev::address;
 use netsilo_model::parse::sanitize::escaped;
-use netsilo_model::snapshot::attribution::{Attribution, Consumer, Consumption, Forwarded};
+use netsilo_model::snapshot::attribution::{
+    Attribution, Consumer, Consumption, Forwarded, GroupReads,
+};
 use netsilo_model::snapshot::audit::Connections;
 use netsilo_model::snapshot::drops::DroppedPackets;
 use netsilo_model::snapshot::flow::Flow;
 use netsilo_model::snapshot::host::boot_parameters;
+use netsilo_model::snapshot::socket_readers::SocketReaders;
 
 /// The replacements of a capture.
 #[derive(Debug, Default)]
@@ -102,6 +105,7 @@ impl Redaction {
             crate::read::snapshot::LOSING_SOCKETS | crate::read::snapshot::NETFILTER => {
                 names_of_processes(&contents).unwrap_or_default()
             }
+            crate::read::snapshot::SOCKET_READERS => socket_readers(&contents).unwrap_or_default(),
             _ if kernel.ends_with(".link") => link_file(&text).into_bytes(),
             _ if kernel.starts_with("proc/") && kernel.ends_with("/cmdline") => {
                 self.text(&command(&text)).into_bytes()
@@ -125,12 +129,17 @@ impl Redaction {
             |one: &Consumption| Consumption { consumer: consumer(&one.consumer), ..one.clone() };
         let forwarded =
             |one: &Forwarded| Forwarded { egress: self.text(&one.egress), ..one.clone() };
+        let member = |one: &GroupReads| GroupReads {
+            comm: without_addresses(&self.text(&one.comm)),
+            ..one.clone()
+        };
         let flow = |one: &Flow| Flow { netdev: self.text(&one.netdev), ..one.without_addresses() };
         let dropped =
             |one: &DroppedPackets| DroppedPackets { netdev: self.text(&one.netdev), ..one.clone() };
         Attribution {
             drops: attribution.drops.iter().map(dropped).collect(),
             flows: attribution.flows.iter().map(flow).collect(),
+            group_reads: attribution.group_reads.iter().map(member).collect(),
             consumption: attribution.consumption.iter().map(consumption).collect(),
             containers: attribution.containers.iter().map(name).collect(),
             forwarded: attribution.forwarded.iter().map(forwarded).collect(),
@@ -184,6 +193,21 @@ fn in_names(value: &mut serde_json::Value) {
         }
         _ => {}
     }
+}
+
+/// Removes network addresses from the names and cgroups of processes; returns `None` for an unknown
+/// format.
+fn socket_readers(json: &[u8]) -> Option<Vec<u8>> {
+    let mut read: Reading<SocketReaders> = serde_json::from_slice(json).ok()?;
+    if let Reading::Value(readers) = &mut read {
+        for reader in readers.processes.values_mut() {
+            reader.comm = without_addresses(&reader.comm);
+            reader.cgroup = reader.cgroup.as_deref().map(without_addresses);
+        }
+        let quotas = std::mem::take(&mut readers.quotas).into_iter();
+        readers.quotas = quotas.map(|(path, quota)| (without_addresses(&path), quota)).collect();
+    }
+    serde_json::to_vec_pretty(&read).ok()
 }
 
 fn cmdline(text: &str) -> String {
@@ -328,6 +352,17 @@ mod tests {
         let broken = Redaction::default()
             .file("0/sock_diag/connections.json", b"[\"192.0.2.9:443\"".to_vec());
         assert!(String::from_utf8(broken).unwrap().starts_with("{\n  \"absent\""));
+    }
+
+    #[test]
+    fn addresses_are_removed_from_names_and_cgroups_of_readers() {
+        let json = br#"{"value":{"processes":{"9":{"comm":"dns 192.0.2.7","threads":{},
+            "cgroup":"/sshd@1-192.0.2.1:22.service"}},"quotas":{"/sshd@1-192.0.2.1:22.service":
+            {"quota_usec":1,"period_usec":1,"nr_periods":1,"nr_throttled":1,"throttled_usec":1}}}}"#;
+        let text =
+            String::from_utf8(Redaction::default().file("1/socket_readers.json", json.to_vec()));
+        let text = text.unwrap();
+        assert!(text.contains("quota_usec") && !text.contains("192.0.2"), "{text}");
     }
 
     #[test]

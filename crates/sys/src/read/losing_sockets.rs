@@ -1,9 +1,7 @@
 //! Sockets of this thread's network namespace that have lost packets.
 //!
-//! UDP sockets are read from `/proc/net/udp`, listeners from sock_diag. Only sockets with at least
-//! one drop are kept, and `/proc` is searched only for their holders.
+//! UDP sockets are read from `/proc/net/udp`, listeners from sock_diag.
 
-use std::collections::BTreeSet;
 use std::io;
 
 use netlink_bindings::inet_diag::{self, IterableReplyAttrs, Msg, ReqV2, TcpState};
@@ -13,32 +11,46 @@ use netsilo_model::snapshot::sockets::{Holder, LosingSocket, SocketKind};
 
 use crate::files::error::ReadError;
 use crate::files::root::Root;
-use crate::read::sock_owners;
+use crate::read::sock_owners::Holders;
 
 /// `SK_MEMINFO_DROPS` of `include/uapi/linux/sock_diag.h`: the word of `INET_DIAG_SKMEMINFO` that
 /// counts drops.
 const DROPS: usize = 8;
 
-/// Reads the sockets. Leaves out listeners if the kernel has no `tcp_diag`.
-pub(crate) fn read(root: &Root) -> Result<Vec<LosingSocket>, ReadError> {
-    let mut sockets: Vec<LosingSocket> = Vec::new();
+/// A socket that may have dropped something, with the number of sockets of its address and port.
+pub(crate) struct Candidate {
+    pub(crate) socket: LosingSocket,
+    pub(crate) group: u32,
+}
+
+/// All UDP sockets and listeners. Leaves out listeners if the kernel has no `tcp_diag`.
+pub(crate) fn candidates(root: &Root) -> Result<Vec<Candidate>, ReadError> {
+    let mut sockets: Vec<Candidate> = Vec::new();
     for file in ["/proc/net/udp", "/proc/net/udp6"] {
         let read = root.optional(file, net_udp)?.unwrap_or_default();
-        sockets.extend(read.iter().filter(|socket| socket.drops > 0).map(udp));
+        sockets.extend(
+            read.iter().map(|socket| Candidate { socket: udp(socket), group: socket.group }),
+        );
     }
-    sockets.extend(listeners().unwrap_or_default());
-    let inodes: BTreeSet<u32> =
-        sockets.iter().map(|socket| socket.inode).filter(|inode| *inode != 0).collect();
-    if !inodes.is_empty() {
-        let holders = root.path("/proc").and_then(|proc| sock_owners::holders(&proc, &inodes));
-        let holders = holders.map_err(|e| ReadError::from_io("/proc", e))?;
-        for socket in &mut sockets {
-            let tgid = holders.get(&socket.inode).and_then(|fds| fds.keys().next());
-            socket.holder = tgid.and_then(|tgid| holder(root, *tgid));
-        }
-    }
-    sockets.sort_unstable();
+    let listeners = listeners().unwrap_or_default();
+    sockets.extend(listeners.into_iter().map(|socket| Candidate { socket, group: 1 }));
     Ok(sockets)
+}
+
+/// The sockets that have dropped something, with their holders.
+pub(crate) fn losing(
+    root: &Root,
+    candidates: &[Candidate],
+    holders: &Holders,
+) -> Vec<LosingSocket> {
+    let with_holder = |socket: &LosingSocket| {
+        let tgid = holders.get(&socket.inode).and_then(|fds| fds.keys().next());
+        LosingSocket { holder: tgid.and_then(|tgid| holder(root, *tgid)), ..socket.clone() }
+    };
+    let all = candidates.iter().map(|it| &it.socket).filter(|socket| socket.drops > 0);
+    let mut losing: Vec<LosingSocket> = all.map(with_holder).collect();
+    losing.sort_unstable();
+    losing
 }
 
 fn holder(root: &Root, tgid: u32) -> Option<Holder> {
@@ -89,7 +101,7 @@ fn listener(message: &Msg, attributes: &IterableReplyAttrs<'_>) -> Option<Losing
         .nth(DROPS)
         .and_then(|word| word.try_into().ok())
         .map(u32::from_ne_bytes)?;
-    (drops > 0).then(|| LosingSocket {
+    Some(LosingSocket {
         kind: SocketKind::TcpListen,
         port: message.sockid.sport(),
         inode: message.inode,
@@ -109,10 +121,8 @@ mod tests {
     use super::*;
 
     fn lost(kind: SocketKind, port: u16) -> Option<LosingSocket> {
-        read(&Root::live())
-            .unwrap()
-            .into_iter()
-            .find(|socket| socket.kind == kind && socket.port == port)
+        let read = crate::read::socket_readers::Sockets::read(&Root::live(), None).unwrap();
+        read.losing.into_iter().find(|socket| socket.kind == kind && socket.port == port)
     }
 
     #[test]

@@ -28,7 +28,7 @@ impl Process {
         if socket_cookie(&socket)? != cookie {
             return Ok(None);
         }
-        let napi = socket_incoming_napi_id(&socket)?;
+        let napi = socket_option(&socket, libc::SO_INCOMING_NAPI_ID)?;
         let cpu = socket_incoming_cpu(&socket)?;
         Ok(Some(Incoming {
             // 0: no packet came through a NAPI (sk_getsockopt hides ids up to the number of CPUs)
@@ -37,14 +37,26 @@ impl Process {
             cpu: i32::try_from(cpu).ok().map(|_| CpuId(cpu)),
         }))
     }
+
+    /// The size of the receive buffer of its socket `fd`, and whether the process has set it
+    /// (`None` before 5.14).
+    pub(crate) fn receive_buffer(&self, fd: i32) -> Result<(u32, Option<bool>), Errno> {
+        let socket = pidfd_getfd(&self.0, fd, PidfdGetfdFlags::empty())?;
+        let bytes = socket_option(&socket, libc::SO_RCVBUF)?;
+        let locks = socket_option(&socket, libc::SO_BUF_LOCK).ok();
+        Ok((bytes, locks.map(|locks| locks & SOCK_RCVBUF_LOCK != 0)))
+    }
 }
 
-/// `SO_INCOMING_NAPI_ID`, which rustix 1.1 lacks.
+/// `include/uapi/linux/socket.h`
+const SOCK_RCVBUF_LOCK: u32 = 2;
+
+/// A socket option of one word, which rustix 1.1 lacks: `SO_INCOMING_NAPI_ID`, `SO_BUF_LOCK`.
 #[allow(unsafe_code)]
-fn socket_incoming_napi_id(socket: &OwnedFd) -> Result<u32, Errno> {
+fn socket_option(socket: &OwnedFd, option: i32) -> Result<u32, Errno> {
     let mut value: u32 = 0;
     let mut len = size_of_val(&value) as libc::socklen_t;
-    let (fd, option) = (socket.as_raw_fd(), libc::SO_INCOMING_NAPI_ID);
+    let fd = socket.as_raw_fd();
     // SAFETY: `value` and `len` live through the call, and `len` is the size of `value`.
     let status = unsafe {
         libc::getsockopt(fd, libc::SOL_SOCKET, option, (&raw mut value).cast(), &raw mut len)

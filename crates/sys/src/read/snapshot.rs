@@ -1,5 +1,6 @@
 //! Takes a [`Snapshot`] of a host through a [`Root`].
 
+use std::cell::OnceCell;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
@@ -22,9 +23,10 @@ use netsilo_model::snapshot::host::{
 use netsilo_model::snapshot::netdev::{NapiThread, Xdp};
 use netsilo_model::snapshot::netdev_genl::NetdevGenl;
 use netsilo_model::snapshot::netdevs::Netdevs;
-use netsilo_model::snapshot::netfilter::Netfilter;
-use netsilo_model::snapshot::sockets::LosingSocket;
 use netsilo_model::snapshot::thread_time::ThreadTime;
+
+use serde::Serialize;
+use serde::de::DeserializeOwned;
 
 use crate::files::error::ReadError;
 use crate::files::root::Root;
@@ -33,6 +35,8 @@ use crate::read::gaps::Notes;
 use crate::read::machine::virtual_machine;
 use crate::read::netdev::{Known, netdevs};
 use crate::read::process::{Process, napi_threads, processes};
+use crate::read::sock_owners::Holders;
+use crate::read::socket_readers::Sockets;
 use crate::read::{audit, irq, knob_owners, topology};
 
 /// Reads everything.
@@ -44,7 +48,7 @@ pub fn snapshot(root: &Root) -> Result<Snapshot, ReadError> {
     Ok(whole(root, None)?.0)
 }
 
-fn whole(root: &Root, kept: Option<&Kept>) -> Result<(Snapshot, Vec<Process>), ReadError> {
+fn whole(root: &Root, kept: Option<&Kept>) -> Result<(Snapshot, Vec<Process>, Holders), ReadError> {
     look(root, true, kept, || irq::interrupts(root, None))
 }
 
@@ -75,6 +79,7 @@ struct Kept {
     irqs: BTreeMap<Irq, IrqState>,
     net: NetSettings,
     audit: Option<Audit>,
+    holders: Holders,
     gaps: Vec<Gap>,
 }
 
@@ -99,12 +104,12 @@ impl Series {
                 && online.as_ref().is_none_or(|online| *online == kept.topology.online)
         };
         if let Some(kept) = self.0.take_if(|kept| is_valid(kept)) {
-            let (snapshot, processes) = whole(root, Some(&kept))?;
+            let (snapshot, processes, holders) = whole(root, Some(&kept))?;
             let netdevs = snapshot.netdevs.clone();
-            self.0 = Some(Kept { processes, netdevs, ..kept });
+            self.0 = Some(Kept { processes, netdevs, holders, ..kept });
             return Ok(snapshot);
         }
-        let (snapshot, processes) = whole(root, None)?;
+        let (snapshot, processes, holders) = whole(root, None)?;
         self.0 = Some(Kept {
             at: snapshot.at,
             writes,
@@ -116,6 +121,7 @@ impl Series {
             irqs: snapshot.irqs.clone(),
             net: snapshot.net.clone(),
             audit: snapshot.audit.clone(),
+            holders,
             gaps: snapshot.gaps.clone(),
         });
         Ok(snapshot)
@@ -127,7 +133,7 @@ fn look(
     whole: bool,
     kept: Option<&Kept>,
     interrupts: impl FnOnce() -> Result<Interrupts, ReadError>,
-) -> Result<(Snapshot, Vec<Process>), ReadError> {
+) -> Result<(Snapshot, Vec<Process>, Holders), ReadError> {
     let notes = Notes::new(root);
     let topology = match kept {
         Some(kept) => Arc::clone(&kept.topology),
@@ -155,6 +161,11 @@ fn look(
         Some(kept) => kept.audit.clone(),
         None => whole.then(|| audit::audit(&notes, &netdevs, genl.as_ref(), &topology.online)),
     };
+    let asked = OnceCell::new();
+    let ask = || {
+        let known = kept.map(|kept| &kept.holders);
+        asked.get_or_init(|| Reading::from(Sockets::read(&root.unrecorded(), known)))
+    };
     let mut snapshot = Snapshot {
         machine: kept.map_or_else(|| machine(&notes), |kept| kept.machine.clone()),
         at,
@@ -172,8 +183,22 @@ fn look(
         ),
         audit,
         protocols,
-        losing_sockets: if whole { losing_sockets(&notes) } else { None },
-        netfilter: if whole { netfilter(&notes) } else { None },
+        netfilter: if whole {
+            let ask = || Reading::from(crate::read::netfilter::read(&notes.root.unrecorded()));
+            answer(&notes, NETFILTER, ask)
+        } else {
+            None
+        },
+        losing_sockets: if whole {
+            answer(&notes, LOSING_SOCKETS, || part(ask(), |it| &it.losing))
+        } else {
+            None
+        },
+        socket_readers: if whole {
+            answer(&notes, SOCKET_READERS, || part(ask(), |it| &it.readers))
+        } else {
+            None
+        },
         ksoftirqd: if whole { ksoftirqd(&notes, &processes) } else { BTreeMap::new() },
         napi_threads: if whole { thread_times(&notes, &threads) } else { BTreeMap::new() },
         gaps: notes.finish()?,
@@ -182,7 +207,19 @@ fn look(
         snapshot.gaps.clone_from(&kept.gaps);
     }
     snapshot.escape_names();
-    Ok((snapshot, processes))
+    let holders = asked.into_inner().and_then(|read| match read {
+        Reading::Value(sockets) => Some(sockets.holders),
+        Reading::Absent(_) => None,
+    });
+    Ok((snapshot, processes, holders.unwrap_or_default()))
+}
+
+/// One part of what was read, or why it was not.
+fn part<T: Clone>(read: &Reading<Sockets>, part: impl Fn(&Sockets) -> &T) -> Reading<T> {
+    match read {
+        Reading::Value(sockets) => Reading::Value(part(sockets).clone()),
+        Reading::Absent(why) => Reading::Absent(why.clone()),
+    }
 }
 
 /// A malformed file is an error; an unreadable one is a gap.
@@ -277,23 +314,16 @@ fn protocols(notes: &Notes<'_>) -> BTreeMap<String, u64> {
     files.into_iter().filter_map(|(file, parse)| notes.get(file, parse)).flatten().collect()
 }
 
-fn losing_sockets(notes: &Notes<'_>) -> Option<Vec<LosingSocket>> {
-    let ask = || Reading::from(crate::read::losing_sockets::read(&notes.root.unrecorded()));
-    match notes.note(notes.root.answer(LOSING_SOCKETS, ask)).flatten()? {
-        Reading::Value(sockets) => Some(sockets),
+/// An answer that was read or recorded. If it could not be read, that is a gap.
+fn answer<T: Serialize + DeserializeOwned>(
+    notes: &Notes<'_>,
+    name: &str,
+    ask: impl FnOnce() -> Reading<T>,
+) -> Option<T> {
+    match notes.note(notes.root.answer(name, ask)).flatten()? {
+        Reading::Value(value) => Some(value),
         Reading::Absent(why) => {
-            notes.gap("sockets that lose", why);
-            None
-        }
-    }
-}
-
-fn netfilter(notes: &Notes<'_>) -> Option<Netfilter> {
-    let ask = || Reading::from(crate::read::netfilter::read(&notes.root.unrecorded()));
-    match notes.note(notes.root.answer(NETFILTER, ask)).flatten()? {
-        Reading::Value(netfilter) => Some(netfilter),
-        Reading::Absent(why) => {
-            notes.gap("netfilter", why);
+            notes.gap(name, why);
             None
         }
     }
@@ -323,6 +353,7 @@ fn time_of(notes: &Notes<'_>, pid: u32) -> Option<ThreadTime> {
 /// File names in a bundle.
 pub(crate) const NETFILTER: &str = "netfilter.json";
 pub(crate) const LOSING_SOCKETS: &str = "losing_sockets.json";
+pub(crate) const SOCKET_READERS: &str = "socket_readers.json";
 
 /// Sysctls that are stored as printed, in addition to those that netsilo may write.
 const READ_ONLY: &[&str] = &[

@@ -6,6 +6,7 @@
 #![allow(clippy::unwrap_used, clippy::panic, clippy::print_stdout)]
 
 mod drops;
+mod group;
 mod reader;
 mod runqueue;
 mod sampling;

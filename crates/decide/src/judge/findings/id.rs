@@ -68,6 +68,8 @@ finding_ids! {
         ProtocolDrops = "protocol-drops";
         ListenOverflow = "listen-overflow";
         SocketBufferOverflow = "socket-buffer-overflow";
+        ThrottledReader = "throttled-reader";
+        ReuseportOneSocket = "reuseport-one-socket";
         NothingLost = "nothing-lost";
     }
     "RSS" {
