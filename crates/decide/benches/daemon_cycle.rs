@@ -69,7 +69,7 @@ fn main() {
         ["heap", cpus, irqs] => {
             let dir = tempfile::tempdir().unwrap();
             host(cpus.parse().unwrap(), irqs.parse().unwrap()).write(dir.path()).unwrap();
-            println!("{}", heap::most(|| cycles(dir.path())));
+            println!("{}", heap::used(|| cycles(dir.path())).0);
         }
         ["tree", tree, cpus, irqs] => {
             host(cpus.parse().unwrap(), irqs.parse().unwrap()).write(Path::new(tree)).unwrap()

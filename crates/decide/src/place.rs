@@ -26,7 +26,7 @@ mod vector;
 mod wakeups;
 mod words;
 
-pub use algorithms::{AlgorithmName, suggest, suggest_by};
+pub use algorithms::{AlgorithmName, suggest, suggest_auto};
 pub use capacity::Capacity;
 pub use suggestion::Suggestion;
 pub use thresholds::{IDLE_BELOW, IDLE_LEAVES, IDLE_STAYS, SUFFICES_FIXED, WORTH_MOVING};

@@ -38,9 +38,10 @@ pub use contents::{
 };
 pub use expected::expected_cost;
 pub use goal::{Goal, Override, Xps};
-pub(crate) use make::plan_xps;
 pub use make::{plan, plan_as_measured};
+pub(crate) use make::{plan_in_detail, plan_xps};
 pub use matching_outcome::MatchingOutcome;
+pub(crate) use placement_cost::Detail;
 pub use port_steering::{PortSteering, PortSteeringError};
 
 pub use crate::place::AlgorithmName;

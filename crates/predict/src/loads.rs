@@ -40,6 +40,7 @@ impl Loads {
         self.cpus.get(cpu.0 as usize).copied().unwrap_or_default()
     }
 
+    #[inline]
     pub(crate) fn on_mut(&mut self, cpu: CpuId) -> &mut Load {
         let at = cpu.0 as usize;
         if self.cpus.len() <= at {
@@ -203,17 +204,23 @@ impl<C: Cpus> Steps<'_, C> {
     /// Adds polls, protocol, and what RPS takes between them.
     pub(crate) fn add(&self, loads: &mut Loads, parts: Parts) {
         self.polls(loads, parts);
+        // The hash gives most CPUs the same part, and a power takes long.
+        let mut last = (f64::NAN, 0.0);
         for pair in self.pairs() {
             let packets = self.packets * pair.share();
             loads.path.protocol += self.softirq(loads, pair.to, packets * parts.protocol);
             if self.placed.protocol.is_some() {
-                self.steer(loads, pair);
+                if last.0 != pair.part {
+                    last = (pair.part, self.sends(pair.part));
+                }
+                self.steer(loads, pair, last.1);
             }
         }
     }
 
     /// Adds time (ns) of each second to a CPU's softirqs, and returns it as a share; it takes
     /// longer while the sibling is busy.
+    #[inline]
     pub(crate) fn softirq(&self, loads: &mut Loads, cpu: CpuId, ns: f64) -> f64 {
         let share = ns * self.prices.slow(self.cpus.sibling_busy(cpu)) / 1e9;
         loads.on_mut(cpu).softirq += share;
@@ -265,7 +272,8 @@ impl<C: Cpus> Steps<'_, C> {
             let ipi = self.prices.ipi(self.distance(pair), self.cpus.idle(pair.to)).0;
             let stays = pair.from == pair.to;
             let own = if stays { self.backlog(Distance::SameCpu) } else { 0.0 };
-            pair.share() * (self.prices.enqueue() + own) + self.ipis(pair) * ipi / self.packets
+            pair.share() * (self.prices.enqueue() + own)
+                + self.ipis(pair, self.sends(pair.part)) * ipi / self.packets
         };
         if self.placed.protocol.is_none() { 0.0 } else { self.pairs().map(each).sum() }
     }
@@ -275,13 +283,13 @@ impl<C: Cpus> Steps<'_, C> {
         let each = |pair: Pair| {
             let ipi = self.prices.ipi(self.distance(pair), self.cpus.idle(pair.to)).1;
             let backlog = self.backlog(self.distance(pair));
-            pair.share() * backlog + self.ipis(pair) * ipi / self.packets
+            pair.share() * backlog + self.ipis(pair, self.sends(pair.part)) * ipi / self.packets
         };
         self.steered().map(each).sum()
     }
 
-    fn steer(&self, loads: &mut Loads, pair: Pair) {
-        let (packets, ipis) = (self.packets * pair.share(), self.ipis(pair));
+    fn steer(&self, loads: &mut Loads, pair: Pair, sends: f64) {
+        let (packets, ipis) = (self.packets * pair.share(), self.ipis(pair, sends));
         let distance = self.distance(pair);
         let (send, receive) = self.prices.ipi(distance, self.cpus.idle(pair.to));
         let enqueue = self.softirq(loads, pair.from, packets * self.prices.enqueue());
@@ -300,14 +308,19 @@ impl<C: Cpus> Steps<'_, C> {
     }
 
     /// IPIs of RPS per second: one for each poll that has packets for the other CPU
-    /// (`net_rps_action_and_irq_enable`), unless its backlog is scheduled.
-    fn ipis(&self, pair: Pair) -> f64 {
+    /// (`net_rps_action_and_irq_enable`), unless its backlog is scheduled. `sends` is the share of
+    /// such polls.
+    fn ipis(&self, pair: Pair, sends: f64) -> f64 {
         if pair.from == pair.to {
             return 0.0;
         }
         let polls = self.packets * pair.polled / self.batch;
-        let any = 1.0 - (1.0 - pair.part.min(1.0)).powf(self.batch);
-        polls * any * (1.0 - self.cpus.softirq(pair.to).min(MOST_SCHEDULED))
+        polls * sends * (1.0 - self.cpus.softirq(pair.to).min(MOST_SCHEDULED))
+    }
+
+    /// The share of the polls that have packets for a CPU that gets this part of the packets.
+    fn sends(&self, part: f64) -> f64 {
+        1.0 - (1.0 - part.min(1.0)).powf(self.batch)
     }
 
     fn distance(&self, pair: Pair) -> Distance {

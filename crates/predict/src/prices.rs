@@ -9,7 +9,7 @@ use crate::parameters::Values;
 use crate::scenario::Machine;
 
 /// What the steps cost, under one set of assumptions.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub(crate) struct Prices {
     pub(crate) values: Values,
     /// Costs by distance; `None` where distances are not known.
@@ -22,6 +22,8 @@ pub(crate) struct Prices {
     pub(crate) ipi: f64,
     /// What is assumed of the costs.
     pub(crate) assumptions: Assumptions,
+    /// How much slower a CPU is whose sibling is always busy, as a share.
+    pub(crate) slower: f64,
 }
 
 impl Prices {
@@ -34,7 +36,15 @@ impl Prices {
             byte_unit: values.ns_per_byte_cycle(machine),
             ipi: values.ipi_factor(machine),
             assumptions: Assumptions::default(),
+            slower: 0.0,
         }
+        .under(Assumptions::default())
+    }
+
+    /// The same under these assumptions.
+    pub(crate) fn under(self, assumptions: Assumptions) -> Self {
+        let smt = assumptions.smt.unwrap_or(self.values.smt);
+        Self { assumptions, slower: (2.0 / smt - 1.0).max(0.0), ..self }
     }
 
     /// The time of this many cycles of the parameters.
@@ -48,6 +58,7 @@ impl Prices {
     }
 
     /// The lines of a packet that another CPU wrote: the descriptor's, or the packet's own.
+    #[inline]
     fn lines_of(&self, distance: Distance, count: fn(&Costs) -> f64) -> f64 {
         self.costs.as_ref().map_or(0.0, |costs| count(costs) * costs.line_ns.at(distance))
     }
@@ -63,11 +74,13 @@ impl Prices {
     }
 
     /// RPS's enqueue to another CPU, per packet.
+    #[inline]
     pub(crate) fn enqueue(&self) -> f64 {
         self.values.rps_enqueue * self.unit * self.assumptions.crossing
     }
 
     /// RPS's dequeue there, per packet, with the lines that it gets from the CPU that polled.
+    #[inline]
     pub(crate) fn backlog(&self, distance: Distance) -> f64 {
         let dequeue = self.values.backlog * self.unit
             + self.lines_of(distance, |it| it.lines_per_packet / 2.0);
@@ -76,6 +89,7 @@ impl Prices {
 
     /// An IPI: to send, and to receive. `asleep` is the share of the time in which the other CPU
     /// idles.
+    #[inline]
     pub(crate) fn ipi(&self, distance: Distance, asleep: f64) -> (f64, f64) {
         if let Some(costs) = &self.costs {
             let each = costs.ipi_ns.at(distance) / 2.0 * self.assumptions.crossing;
@@ -100,6 +114,7 @@ impl Prices {
     }
 
     /// The lines of a packet that the protocol wrote, for its reader.
+    #[inline]
     pub(crate) fn lines(&self, distance: Distance) -> f64 {
         self.lines_of(distance, |it| it.lines_per_packet) * self.assumptions.crossing
     }
@@ -117,8 +132,8 @@ impl Prices {
     }
 
     /// How much slower a CPU is whose sibling is busy for this share of the time.
+    #[inline]
     pub(crate) fn slow(&self, sibling_busy: f64) -> f64 {
-        let smt = self.assumptions.smt.unwrap_or(self.values.smt);
-        1.0 + (2.0 / smt - 1.0).max(0.0) * sibling_busy.min(1.0)
+        1.0 + self.slower * sibling_busy.min(1.0)
     }
 }

@@ -1,11 +1,12 @@
 //! Measures the heap while a measurement runs.
 
 use std::alloc::{GlobalAlloc, Layout, System};
-use std::sync::atomic::{AtomicBool, AtomicIsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicIsize, AtomicUsize, Ordering};
 
 static COUNTS: AtomicBool = AtomicBool::new(false);
 static BYTES: AtomicIsize = AtomicIsize::new(0);
 static MOST: AtomicIsize = AtomicIsize::new(0);
+static ALLOCATIONS: AtomicUsize = AtomicUsize::new(0);
 
 struct Counting;
 
@@ -38,17 +39,20 @@ unsafe impl GlobalAlloc for Counting {
 
 fn count(bytes: isize) {
     if COUNTS.load(Ordering::Relaxed) {
+        ALLOCATIONS.fetch_add(usize::from(bytes > 0), Ordering::Relaxed);
         let now = BYTES.fetch_add(bytes, Ordering::Relaxed) + bytes;
         MOST.fetch_max(now, Ordering::Relaxed);
     }
 }
 
-/// The peak heap use in bytes while `done` runs, beyond the use before.
-pub(crate) fn most<T>(done: impl FnOnce() -> T) -> isize {
+/// The use of the heap while `done` runs: its peak in bytes, beyond the use before, and how often a
+/// part of it was allocated or became larger.
+pub(crate) fn used<T>(done: impl FnOnce() -> T) -> (isize, usize) {
     BYTES.store(0, Ordering::Relaxed);
     MOST.store(0, Ordering::Relaxed);
+    ALLOCATIONS.store(0, Ordering::Relaxed);
     COUNTS.store(true, Ordering::Relaxed);
     done();
     COUNTS.store(false, Ordering::Relaxed);
-    MOST.load(Ordering::Relaxed)
+    (MOST.load(Ordering::Relaxed), ALLOCATIONS.load(Ordering::Relaxed))
 }

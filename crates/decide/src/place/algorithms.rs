@@ -80,10 +80,7 @@ pub fn suggest(
     (name.algorithm().suggest)(capacity, vectors)
 }
 
-/// The same for the vectors of a problem that has been built.
-pub fn suggest_by(name: AlgorithmName, model: &Model<'_>) -> Vec<Suggestion> {
-    match name {
-        AlgorithmName::Auto => auto::suggest_by(model),
-        _ => suggest(name, model.capacity, model.vectors),
-    }
+/// Asks [`AlgorithmName::Auto`] about the vectors of a problem that has been built.
+pub fn suggest_auto(model: &Model<'_>) -> Vec<Suggestion> {
+    auto::suggest_by(model)
 }

@@ -1,7 +1,5 @@
 //! [`LevelCosts`]: a cost that depends on the distance from several CPUs.
 
-use std::collections::BTreeMap;
-
 use netsilo_model::cost::weights::ByDistance;
 use netsilo_model::machine::cpuset::CpuId;
 use netsilo_model::machine::topology::{Distance, Topology};
@@ -10,9 +8,30 @@ use netsilo_model::machine::topology::{Distance, Topology};
 /// a CPU shares with them: on those CPUs, on each of their cores, caches and nodes, and anywhere.
 #[derive(Default)]
 pub(super) struct LevelCosts {
-    on: BTreeMap<CpuId, f64>,
-    levels: [BTreeMap<u32, f64>; 4],
+    on: Sums,
+    levels: [Sums; 4],
     anywhere: f64,
+}
+
+/// Sums by number, in the order of the numbers. Most costs depend on one CPU or two.
+#[derive(Default)]
+struct Sums(Vec<(u32, f64)>);
+
+impl Sums {
+    fn add(&mut self, number: u32, more: f64) {
+        match self.0.binary_search_by_key(&number, |it| it.0) {
+            Ok(at) => self.0[at].1 += more,
+            Err(at) => self.0.insert(at, (number, more)),
+        }
+    }
+
+    fn get(&self, number: u32) -> Option<f64> {
+        if let [(only, sum)] = *self.0 {
+            return (only == number).then_some(sum);
+        }
+        let at = self.0.binary_search_by_key(&number, |it| it.0).ok()?;
+        Some(self.0[at].1)
+    }
 }
 
 impl LevelCosts {
@@ -25,18 +44,17 @@ impl LevelCosts {
         for ((level, number), step) in
             self.levels.iter_mut().zip(known.levels(cpu)).zip(steps.windows(2))
         {
-            *level.entry(number).or_default() += at(step[0]) - at(step[1]);
+            level.add(number, at(step[0]) - at(step[1]));
         }
-        *self.on.entry(cpu).or_default() += at(Distance::SameCpu) - at(Distance::Smt);
+        self.on.add(cpu.0, at(Distance::SameCpu) - at(Distance::Smt));
     }
 
     /// The cost on a CPU with these levels.
     pub(super) fn on(&self, cpu: CpuId, levels: [u32; 4]) -> f64 {
-        if self.on.is_empty() {
+        if self.on.0.is_empty() {
             return 0.0;
         }
-        let shared =
-            self.levels.iter().zip(levels).filter_map(|(level, number)| level.get(&number));
-        self.anywhere + shared.chain(self.on.get(&cpu)).sum::<f64>()
+        let shared = self.levels.iter().zip(levels).filter_map(|(level, number)| level.get(number));
+        self.anywhere + shared.chain(self.on.get(cpu.0)).sum::<f64>()
     }
 }

@@ -188,20 +188,26 @@ pub struct Placed<'a> {
 impl Placed<'_> {
     /// The parts of a vector's cost on each of [`Model::cpus`], with all others where they are.
     pub fn parts(&self, vector: usize) -> Vec<Parts> {
+        (0..self.model.cpus.len()).map(self.parts_by_place(vector)).collect()
+    }
+
+    /// The same on one of these CPUs, by its number among them.
+    pub(crate) fn parts_by_place(&self, vector: usize) -> impl Fn(usize) -> Parts {
         let Self { model, places, loads, turns } = self;
         let Model { problem, ground, vectors, pairs, .. } = model;
         let is_partner = |pair: &&Pair| (pair.from == vector) != (pair.to == vector);
         let partners: Vec<&Pair> = pairs.iter().filter(is_partner).collect();
-        let others = |place: usize| {
+        let others = move |place: usize| {
             let own = if places[vector] == Some(place) { problem.load(vector, place) } else { 0.0 };
             loads[place] - own
         };
         let own_turns = problem.items[vector].turns;
-        let other_turns = |place: usize| {
+        let other_turns = move |place: usize| {
             turns[place] - if places[vector] == Some(place) { own_turns } else { 0.0 }
         };
-        let mut row = Row::of(model, &vectors[vector]).everywhere(model);
-        for (place, parts) in row.iter_mut().enumerate() {
+        let row = Row::of(model, &vectors[vector]);
+        move |place| {
+            let mut parts = row.at(model, place);
             let (load, before) = (problem.load(vector, place), others(place));
             let busy = problem.places[place].busy + before;
             let pressure = |busy, items| problem.assumed.pressure(busy, items);
@@ -217,8 +223,8 @@ impl Placed<'_> {
                 }
             };
             parts.handing += partners.iter().filter_map(handed).sum::<f64>();
+            parts
         }
-        row
     }
 
     /// The cost of all vectors together, without what a move must gain.

@@ -1,5 +1,7 @@
 //! Makes the plan of a goal: netdevs and CPUs first, then interrupts, then what depends on them.
 
+use std::iter;
+
 use netsilo_model::change::{Change, ordered};
 use netsilo_model::derive::analysis::Analysis;
 use netsilo_model::snapshot::host::Snapshot;
@@ -11,6 +13,7 @@ use crate::plan::contents::{Plan, Refusal};
 use crate::plan::goal::Goal;
 use crate::plan::matching_outcome::{MatchingOutcome, settable};
 use crate::plan::placement::Basis;
+use crate::plan::placement_cost::Detail;
 use crate::plan::places::present_places;
 use crate::plan::{arfs, by_value, flow_rules, placement, selection};
 
@@ -20,38 +23,60 @@ use crate::plan::{arfs, by_value, flow_rules, placement, selection};
 /// Load comes from the whole observation; settings come from its later snapshot. The weights of
 /// the cost model are those of the analysis.
 pub fn plan(analysis: &Analysis<'_>, goal: &Goal) -> Plan {
-    let plan = proposed(analysis, goal, Basis::Algorithms);
+    plan_in_detail(analysis, goal, Detail::Full)
+}
+
+/// The same with so much detail.
+pub(crate) fn plan_in_detail(analysis: &Analysis<'_>, goal: &Goal, detail: Detail) -> Plan {
+    let plan = proposed(analysis, goal, Basis::Algorithms, detail);
     // RPS and RFS take work along: what is placed with them is judged once they are in effect.
     let steers = goal.rps.is_some() || goal.rfs.is_some() || goal.arfs.is_some();
     if goal.algorithm != AlgorithmName::Auto || !goal.irqs || steers {
         return plan;
     }
-    choose(analysis, plan, || others(analysis, goal))
+    let plan = choose(analysis, plan, || others(analysis, goal));
+    let chosen = plan.choice.as_ref().map(|choice| choice.chosen.proposer.as_str());
+    match chosen.filter(|chosen| *chosen != AlgorithmName::Auto.as_str()) {
+        Some(other) if detail != Detail::WithoutCosts => {
+            Plan { choice: plan.choice.clone(), ..proposed_by(analysis, goal, other, detail) }
+        }
+        _ => plan,
+    }
 }
 
 /// The plans of the machine as it is and of all algorithms but the default; `None` if something is
 /// where the goal does not allow it.
 fn others(analysis: &Analysis<'_>, goal: &Goal) -> Option<Vec<Proposed>> {
-    let as_it_is = proposed(analysis, goal, Basis::Present);
-    if as_it_is.placements.iter().any(|it| it.moves) {
+    let by = |proposer: &'static str| Proposed {
+        proposer,
+        plan: proposed_by(analysis, goal, proposer, Detail::WithoutCosts),
+    };
+    let as_it_is = by(AS_IT_IS);
+    if as_it_is.plan.placements.iter().any(|it| it.moves) {
         return None;
     }
-    let mut all = vec![Proposed { proposer: AS_IT_IS, plan: as_it_is }];
-    for algorithm in AlgorithmName::ALL.iter().filter(|it| **it != AlgorithmName::Auto) {
-        let goal = Goal { algorithm: *algorithm, ..goal.clone() };
-        let plan = proposed(analysis, &goal, Basis::Algorithms);
-        all.push(Proposed { proposer: algorithm.as_str(), plan });
+    let algorithms = AlgorithmName::ALL.iter().filter(|it| **it != AlgorithmName::Auto);
+    Some(iter::once(as_it_is).chain(algorithms.map(|it| by(it.as_str()))).collect())
+}
+
+/// The plan of a proposer: of an algorithm, or of the machine as it is.
+fn proposed_by(analysis: &Analysis<'_>, goal: &Goal, proposer: &str, detail: Detail) -> Plan {
+    match AlgorithmName::ALL.iter().find(|it| it.as_str() == proposer) {
+        Some(algorithm) => {
+            let goal = Goal { algorithm: *algorithm, ..goal.clone() };
+            proposed(analysis, &goal, Basis::Algorithms, detail)
+        }
+        None => proposed(analysis, goal, Basis::Present, detail),
     }
-    Some(all)
 }
 
 /// The plan with the placement of one proposer.
-fn proposed(analysis: &Analysis<'_>, goal: &Goal, basis: Basis<'_>) -> Plan {
+fn proposed(analysis: &Analysis<'_>, goal: &Goal, basis: Basis<'_>, detail: Detail) -> Plan {
     let after = analysis.after();
     let (netdevs, found) = selection::netdevs(after, goal);
     let (pool, allowed) = selection::pool(&after.topology, goal);
     let defaults = by_value::defaults(after, goal);
-    let (places, placed) = placement::place(analysis, &netdevs, pool, goal, basis);
+    let (places, placed) = placement::place(analysis, &netdevs, pool, goal, basis, detail);
     let advised = arfs::advise(analysis, &netdevs, goal, &placed.placements);
     let plan = found
         .and(allowed)
@@ -91,7 +116,7 @@ fn measured(
     let knobs = matching.knobs(after, &settable(after, goal), &pool)?;
     let cpus = Some(pool.clone());
     let basis = Basis::Outcome(matching);
-    let (places, placed) = placement::place(analysis, &netdevs, cpus, goal, basis);
+    let (places, placed) = placement::place(analysis, &netdevs, cpus, goal, basis, Detail::Full);
     let plan = found.and(allowed).and(placed);
     matching.check_places(analysis, &pool, &places, &plan.changes)?;
     let plan = Plan {

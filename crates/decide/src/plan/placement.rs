@@ -1,5 +1,7 @@
 //! Places interrupts and NAPI kthreads: asks the algorithm for a CPU for each vector.
 
+use std::cell::LazyCell;
+
 use netsilo_model::change::{Target, Value};
 use netsilo_model::derive::analysis::Analysis;
 use netsilo_model::derive::silo::Silo;
@@ -7,13 +9,15 @@ use netsilo_model::machine::cpuset::{CpuId, CpuSet};
 use netsilo_model::snapshot::netdev::Netdev;
 
 use crate::place::model::Model;
-use crate::place::{AlgorithmName, Capacity, Completion, Suggestion, Vector, suggest, suggest_by};
+use crate::place::{
+    AlgorithmName, Capacity, Completion, Suggestion, Vector, suggest, suggest_auto,
+};
 use crate::plan::completions::{add_completed_by, follow, senders};
 use crate::plan::contents::Plan;
 use crate::plan::goal::Goal;
 use crate::plan::irq_changes::accept;
 use crate::plan::matching_outcome::MatchingOutcome;
-use crate::plan::placement_cost::placement_cost;
+use crate::plan::placement_cost::{Detail, PlacedCost, placement_cost};
 use crate::plan::places::{Places, present_places};
 use crate::plan::vectors::{Group, VectorRules, groups};
 
@@ -29,12 +33,13 @@ pub(super) enum Basis<'a> {
 }
 
 impl Basis<'_> {
-    fn suggestions(
+    fn suggestions<'m, F: FnOnce() -> Model<'m>>(
         self,
-        model: &Model<'_>,
+        capacity: &Capacity<'_>,
+        vectors: &[Vector],
+        model: &LazyCell<Model<'m>, F>,
         groups: &[(Group<'_>, AlgorithmName)],
     ) -> Vec<Suggestion> {
-        let vectors = model.vectors;
         let may_stay = |vector: &Vector| vector.present.is_some_and(|it| vector.pool.contains(it));
         match self {
             Self::Present if vectors.iter().all(|it| it.quiet().is_some() || may_stay(it)) => {
@@ -42,7 +47,7 @@ impl Basis<'_> {
             }
             Self::Present | Self::Algorithms => {
                 let algorithms: Vec<_> = groups.iter().map(|(_, algorithm)| *algorithm).collect();
-                suggest_each(model, &algorithms)
+                suggest_each(capacity, vectors, model, &algorithms)
             }
             Self::Outcome(matching) => {
                 let pairs = groups.iter().zip(vectors);
@@ -69,15 +74,21 @@ pub(super) fn place(
     pool: Option<CpuSet>,
     goal: &Goal,
     basis: Basis<'_>,
+    detail: Detail,
 ) -> (Places, Plan) {
     let after = analysis.after();
     let mut places = present_places(after);
     let Some(pool) = pool.filter(|_| goal.irqs) else { return (places, Plan::default()) };
     let Prepared { groups, vectors, capacity, mut part } = prepare(analysis, netdevs, pool, goal);
-    let model = Model::new(&capacity, &vectors);
-    let suggestions = basis.suggestions(&model, &groups);
-    let (judged, predicted) = placement_cost(&model, &suggestions);
-    part.predicted = predicted;
+    let model = LazyCell::new(|| Model::new(&capacity, &vectors));
+    let suggestions = basis.suggestions(&capacity, &vectors, &model, &groups);
+    let judged = if detail == Detail::WithoutCosts {
+        suggestions.iter().map(|_| PlacedCost::default()).collect()
+    } else {
+        let (judged, predicted) = placement_cost(&model, &suggestions, detail);
+        part.predicted = predicted;
+        judged
+    };
     let assumed = &capacity.costs.assumed;
     let senders = senders(analysis, goal, &groups, &vectors, &suggestions, assumed);
     let mut changes = Vec::new();
@@ -164,22 +175,28 @@ pub(super) fn prepare<'a>(
 ///
 /// Load that another algorithm places counts as busy time of its CPU. `auto` runs last, as it
 /// weighs everything else.
-fn suggest_each(model: &Model<'_>, algorithms: &[AlgorithmName]) -> Vec<Suggestion> {
-    let Model { capacity, vectors, .. } = model;
+fn suggest_each<'m, F: FnOnce() -> Model<'m>>(
+    capacity: &Capacity<'_>,
+    vectors: &[Vector],
+    model: &LazyCell<Model<'m>, F>,
+    algorithms: &[AlgorithmName],
+) -> Vec<Suggestion> {
     let mut names: Vec<AlgorithmName> = AlgorithmName::ALL.to_vec();
     names.retain(|name| algorithms.contains(name));
     if let Some(auto) = names.iter().position(|name| *name == AlgorithmName::Auto) {
         names[auto..].rotate_left(1);
     }
-    if let [only] = names.as_slice() {
-        return suggest_by(*only, model);
+    match names.as_slice() {
+        [AlgorithmName::Auto] => return suggest_auto(model),
+        [only] => return suggest(*only, capacity, vectors),
+        _ => {}
     }
     let mut at: Vec<Option<CpuId>> = vectors.iter().map(|vector| vector.present).collect();
     let mut suggestions: Vec<Suggestion> = vec![Suggestion::Leave(String::new()); vectors.len()];
     for name in names {
         let (mine, others): (Vec<usize>, Vec<usize>) =
             (0..vectors.len()).partition(|index| algorithms[*index] == name);
-        let mut capacity = (*capacity).clone();
+        let mut capacity = capacity.clone();
         for index in others {
             if let Some(busy) = at[index].and_then(|cpu| capacity.busy.get_mut(&cpu)) {
                 *busy = (*busy + vectors[index].load).min(1.0);

@@ -12,6 +12,20 @@ use crate::place::parts::Parts;
 use crate::place::{Suggestion, Vector};
 use crate::plan::contents::{Alternative, PlacementCost};
 
+/// Rounding the parts changes their total by less than this (ns/s), and takes long.
+const ROUNDED: f64 = 4.0;
+
+/// What a plan says beyond its changes: costs take most of the time.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Detail {
+    /// Everything.
+    Full,
+    /// What each placement costs and gains, but not the CPUs that were not chosen.
+    WithoutAlternatives,
+    /// No costs.
+    WithoutCosts,
+}
+
 /// What the model says of a vector where the plan puts it; nothing of one that the plan leaves.
 #[derive(Default)]
 pub(super) struct PlacedCost {
@@ -25,6 +39,7 @@ pub(super) struct PlacedCost {
 pub(super) fn placement_cost(
     model: &Model<'_>,
     suggestions: &[Suggestion],
+    detail: Detail,
 ) -> (Vec<PlacedCost>, Option<PlacementCost>) {
     let Model { capacity, vectors, .. } = model;
     let after: Vec<Option<CpuId>> = vectors
@@ -50,13 +65,15 @@ pub(super) fn placement_cost(
         if let Suggestion::Leave(_) = suggestions[index] {
             return PlacedCost::default();
         }
-        let parts = placed.parts(index);
-        let on = |cpu: Option<CpuId>| Some(parts[model.place(&cpu?)?]);
+        let parts = placed.parts_by_place(index);
+        let on = |cpu: Option<CpuId>| Some(parts(model.place(&cpu?)?));
         let (here, there) = (on(vector.present), on(after[index]));
         let gain = here.zip(there).map_or(0.0, |(here, there)| here.total() - there.total());
-        let alternatives = match vector.quiet() {
-            Some(_) => Vec::new(),
-            None => alternatives(model, &parts, vector, after[index]),
+        let alternatives = match detail {
+            Detail::Full if vector.quiet().is_none() => {
+                alternatives(model, parts, vector, after[index])
+            }
+            _ => Vec::new(),
         };
         PlacedCost { gain, cost: there.unwrap_or_default().rounded(), alternatives }
     };
@@ -67,7 +84,7 @@ pub(super) fn placement_cost(
 /// one.
 fn alternatives(
     model: &Model<'_>,
-    parts: &[Parts],
+    parts: impl Fn(usize) -> Parts,
     vector: &Vector,
     chosen: Option<CpuId>,
 ) -> Vec<Alternative> {
@@ -81,11 +98,16 @@ fn alternatives(
     };
     let mut cheapest: BTreeMap<Option<Distance>, Alternative> = BTreeMap::new();
     let mut present = None;
-    for ((cpu, place), cost) in model.cpus.iter().zip(&model.problem.places).zip(parts) {
+    for (number, (cpu, place)) in model.cpus.iter().zip(&model.problem.places).enumerate() {
         if Some(*cpu) == chosen || !vector.pool.contains(*cpu) {
             continue;
         }
+        let cost = parts(number);
         let distance = reader.map(|_| distance(*cpu, place));
+        let known = cheapest.get(&distance).map_or(f64::INFINITY, |it| it.cost.total());
+        if Some(*cpu) != vector.present && cost.total() >= known + ROUNDED {
+            continue;
+        }
         let this = Alternative { cpu: *cpu, distance, cost: cost.rounded() };
         if Some(*cpu) == vector.present {
             present = Some(this.clone());

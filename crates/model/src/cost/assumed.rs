@@ -121,6 +121,7 @@ impl Assumed {
 
     /// Crowding cost of a CPU, in shares of a CPU: `busy` is the share of its time that all work
     /// takes, `items` that of the items among it.
+    #[inline]
     pub fn pressure(&self, busy: f64, items: f64) -> f64 {
         let beyond = |steps: [(f64, f64); 2], share: f64| -> f64 {
             steps.iter().map(|(from, slope)| slope * (share - from).max(0.0)).sum()
@@ -129,6 +130,7 @@ impl Assumed {
     }
 
     /// Crowding cost of the next share of load, in the terms of [`Self::pressure`].
+    #[inline]
     pub fn slope(&self, busy: f64, items: f64) -> f64 {
         let beyond = |steps: [(f64, f64); 2], share: f64| -> f64 {
             steps.iter().filter(|(from, _)| share >= *from).map(|(_, slope)| slope).sum()

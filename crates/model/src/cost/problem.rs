@@ -89,11 +89,13 @@ pub struct Problem {
 
 impl Problem {
     /// Cost of an item on a CPU, independent of other items, in ns/s.
+    #[inline]
     pub fn fixed(&self, item: usize, place: usize) -> f64 {
         self.fixed[item * self.places.len() + place].into()
     }
 
     /// Share of a CPU's time that an item takes on this place, what it spares that CPU subtracted.
+    #[inline]
     pub fn load(&self, item: usize, place: usize) -> f64 {
         let beyond = self.beyond.get(item * self.places.len() + place).copied().unwrap_or(0.0);
         (self.items[item].load * self.places[place].slowdown + f64::from(beyond)).max(0.0)

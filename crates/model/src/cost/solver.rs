@@ -8,6 +8,7 @@
 //! repeats from its own answer until it finds no better one.
 
 use std::borrow::Cow;
+use std::rc::Rc;
 
 use crate::cost::problem::{Pair, Problem, SECOND_NS};
 
@@ -135,9 +136,9 @@ struct Search<'a> {
     /// Crowding cost of the first share of load added to each CPU (ns/s).
     crowd: Vec<f64>,
     /// The other CPUs of each CPU's core.
-    siblings: Vec<Vec<usize>>,
+    siblings: Rc<[Vec<usize>]>,
     /// The pairs of each item.
-    pairs: Vec<Vec<Pair>>,
+    pairs: Rc<[Vec<Pair>]>,
 }
 
 const NOWHERE: usize = usize::MAX;
@@ -165,8 +166,8 @@ impl<'a> Search<'a> {
             loads: vec![0.0; problem.places.len()],
             turns: vec![0.0; problem.places.len()],
             crowd,
-            siblings,
-            pairs,
+            siblings: siblings.into(),
+            pairs: pairs.into(),
         };
         (0..problem.places.len()).for_each(|place| search.update_crowd(place));
         search
@@ -286,7 +287,8 @@ impl<'a> Search<'a> {
             at.map_or((NOWHERE, f64::INFINITY), |place| (place, self.price(item, place)));
         for (place, (alone, crowd)) in self.row(item).zip(&self.crowd).enumerate() {
             // Each item present makes the next one more expensive, and pairs only add cost.
-            if alone + crowd * self.problem.load(item, place) < best.1 - LEAST {
+            let is_possible = alone < best.1 - LEAST;
+            if is_possible && alone + crowd * self.problem.load(item, place) < best.1 - LEAST {
                 let price = self.price(item, place);
                 if price < best.1 - LEAST {
                     best = (place, price);
@@ -392,8 +394,9 @@ impl<'a> Search<'a> {
         for a in (0..self.at.len()).filter(|item| *item != held) {
             for b in (a + 1..self.at.len()).filter(|item| *item != held) {
                 let (x, y) = (self.at[a], self.at[b]);
-                let least = self.alone(a, y) + self.alone(b, x);
-                if x != y && least < adds[a] + adds[b] - LEAST && self.try_both(a, y, b, x) {
+                let gains = |least: f64| least < adds[a] + adds[b] - LEAST;
+                let is_possible = x != y && gains(self.alone(a, y) + self.alone(b, x));
+                if is_possible && self.try_both(a, y, b, x) {
                     moved = true;
                     (adds[a], adds[b]) = (self.adds(a), self.adds(b));
                 }

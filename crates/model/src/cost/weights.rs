@@ -146,6 +146,7 @@ pub struct ByDistance {
 
 impl ByDistance {
     /// The value of a distance.
+    #[inline]
     pub fn at(&self, distance: Distance) -> f64 {
         match distance {
             Distance::SameCpu => self.same_cpu,

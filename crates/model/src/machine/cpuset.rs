@@ -6,7 +6,9 @@
 
 use std::fmt;
 
+use serde::de::Visitor;
 use serde::{Deserialize, Serialize};
+use smallvec::SmallVec;
 
 /// Maximum number of CPUs for which Linux can be configured (`CONFIG_NR_CPUS` on x86-64).
 pub const MAX_CPUS: u32 = 8192;
@@ -44,8 +46,11 @@ impl fmt::Display for CpuId {
 pub struct CpuSet {
     /// Bit `c % 64` of word `c / 64` is CPU `c`. There is no trailing zero word, so that equality
     /// is set equality.
-    words: Vec<u64>,
+    words: Words,
 }
+
+/// Without an allocation up to 128 CPUs: a snapshot has several sets of each CPU.
+type Words = SmallVec<[u64; 2]>;
 
 /// Parse error of a CPU set, with its byte position.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -90,7 +95,7 @@ pub enum CpuSetErrorKind {
 impl CpuSet {
     /// The empty set.
     pub const fn new() -> Self {
-        Self { words: Vec::new() }
+        Self { words: Words::new_const() }
     }
 
     /// The CPUs `0..n`.
@@ -113,6 +118,15 @@ impl CpuSet {
             self.words.resize(word + 1, 0);
         }
         self.words[word] |= 1 << (cpu.0 % 64);
+    }
+
+    /// Adds all CPUs from `first` to `last`, which are below [`MAX_CPUS`], word by word.
+    fn insert_all(&mut self, first: u32, last: u32) {
+        self.insert(CpuId(last));
+        for word in first / 64..=last / 64 {
+            let (from, to) = (first.max(word * 64) % 64, last.min(word * 64 + 63) % 64);
+            self.words[word as usize] |= (u64::MAX >> (63 - (to - from))) << from;
+        }
     }
 
     /// Removes a CPU.
@@ -305,7 +319,7 @@ impl CpuSet {
         Ok(set)
     }
 
-    fn from_words(words: Vec<u64>) -> Self {
+    fn from_words(words: Words) -> Self {
         let mut set = Self { words };
         set.trim();
         set
@@ -404,8 +418,10 @@ fn insert_range(set: &mut CpuSet, range: &str) -> Result<(), (usize, CpuSetError
             pair
         }
     };
-    for cpu in (first..=last).filter(|cpu| (cpu - first) % group < used) {
-        set.insert(CpuId(cpu));
+    if used == group {
+        set.insert_all(first, last);
+    } else {
+        set.extend((first..=last).filter(|cpu| (cpu - first) % group < used).map(CpuId));
     }
     Ok(())
 }
@@ -461,8 +477,22 @@ impl Serialize for CpuSet {
 
 impl<'de> Deserialize<'de> for CpuSet {
     fn deserialize<D: serde::Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        let text = std::borrow::Cow::<str>::deserialize(deserializer)?;
-        Self::parse_list(&text).map_err(serde::de::Error::custom)
+        deserializer.deserialize_str(ListVisitor)
+    }
+}
+
+/// Parses a list where the deserializer has it.
+struct ListVisitor;
+
+impl Visitor<'_> for ListVisitor {
+    type Value = CpuSet;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("a string")
+    }
+
+    fn visit_str<E: serde::de::Error>(self, text: &str) -> Result<CpuSet, E> {
+        CpuSet::parse_list(text).map_err(E::custom)
     }
 }
 

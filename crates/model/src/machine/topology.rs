@@ -124,6 +124,7 @@ impl Distance {
         [Self::SameCpu, Self::Smt, Self::L2, Self::Llc, Self::Node, Self::Remote];
 
     /// The distance of two different CPUs by the levels that they share.
+    #[inline]
     pub fn between(a: &Levels, b: &Levels) -> Self {
         const SHARED: [Distance; 4] = [Distance::Smt, Distance::L2, Distance::Llc, Distance::Node];
         let shared = a.iter().zip(b).position(|(x, y)| x == y);

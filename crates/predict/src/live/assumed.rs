@@ -13,7 +13,7 @@ use crate::prediction::CpuTime;
 use crate::prices::Prices;
 
 /// The observed work under one set of assumptions: what all settings have in common.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub(super) struct Assumed {
     pub(super) assumptions: Assumptions,
     pub(super) prices: Prices,
@@ -51,6 +51,22 @@ impl Assumed {
         it.full = it.loads_of(work, present, all().map(|(at, now)| (at, now, full[at])));
         it.now = limit(work, times(work, &it.before, &it.full), &Staying::default());
         it
+    }
+
+    /// The same under other assumptions; `None` if these change what the queues take as they are.
+    pub(super) fn with(&self, assumptions: Assumptions) -> Option<Self> {
+        let Assumptions { arrivals, tasks_stay, .. } = assumptions;
+        let is_same = assumptions == Assumptions { arrivals, tasks_stay, ..self.assumptions };
+        is_same.then(|| {
+            let prices = self.prices.clone().under(assumptions);
+            Self { assumptions, prices, ..self.clone() }
+        })
+    }
+
+    /// Whether the same queues take the same under the other assumptions, wherever they are placed.
+    pub(super) fn has_loads_of(&self, other: &Self) -> bool {
+        let Assumptions { tasks_stay, .. } = self.assumptions;
+        self.assumptions == Assumptions { tasks_stay, ..other.assumptions }
     }
 
     /// What these queues take of each CPU, each with its placement and packets in a poll; `now` is

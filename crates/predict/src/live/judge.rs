@@ -50,7 +50,7 @@ impl Placed {
     fn new(judge: &Judge<'_>, settings: &Snapshot, changes: Option<&[Change]>) -> Self {
         let Judge { work, present, .. } = judge;
         let ways = |number| {
-            let way = |arrivals| Placement::new(work, number, settings, arrivals);
+            let way = Placement::by_arrivals(work, number, settings);
             (number, [End::Worst, End::Likely, End::Best].map(way))
         };
         let placed = judge.touched(settings).into_iter().map(ways);
@@ -69,6 +69,11 @@ impl Placed {
     /// The queues whose packets run elsewhere than now.
     fn moved(&self, arrivals: End) -> impl Iterator<Item = (usize, &Placement)> {
         self.moved.iter().map(move |(number, ways)| (*number, arrivals.of(ways.each_ref())))
+    }
+
+    /// Whether the work runs on the same CPUs however the flows of RPS arrive.
+    fn is_same_for(&self, arrivals: End) -> bool {
+        self.moved(arrivals).eq(self.moved(End::Likely))
     }
 
     /// Whether another XPS moves something, as far as that is known.
@@ -168,10 +173,15 @@ impl<'a> Judge<'a> {
 
     /// The work with each unknown quantity at its ends.
     fn ends(&self) -> &[[Option<Assumed>; 2]] {
-        let end = |assumptions| {
-            let Self { work, present, full, .. } = self;
-            let is_other = assumptions != Assumptions::default();
-            is_other.then(|| Assumed::new(work, present, full, assumptions))
+        let Self { work, present, full, likely, .. } = self;
+        let end = |assumptions: Assumptions| {
+            let is_likely = assumptions == likely.assumptions
+                || (work.is_without_siblings() && assumptions.smt.is_some());
+            (!is_likely).then(|| {
+                likely
+                    .with(assumptions)
+                    .unwrap_or_else(|| Assumed::new(work, present, full, assumptions))
+            })
         };
         let ends = |unknown: Unknown| unknown.ends(self.work.analysis).map(end);
         self.ends.get_or_init(|| Unknown::ALL.map(ends).into())
@@ -188,14 +198,32 @@ impl<'a> Judge<'a> {
 
     /// The loads where the work is placed so.
     fn loads(&self, it: &Assumed, placed: &Placed) -> Loads {
-        let moved = || placed.moved(it.assumptions.arrivals);
         let now = &self.present;
-        let gone = moved().map(|(number, _)| (number, &now[number], now[number].batch));
-        let come = moved().map(|(number, placed)| (number, placed, placed.batch));
-        let (gone, come) = (it.loads_of(&self.work, now, gone), it.loads_of(&self.work, now, come));
-        let mut loads = it.before.changed(&gone, &come);
+        let come = (placed.moved(it.assumptions.arrivals))
+            .map(|(number, placed)| (number, placed, placed.batch));
+        let come = it.loads_of(&self.work, now, come);
+        let gone = placed.moved.keys().map(|number| (*number, now[*number].batch));
+        let mut loads = self.changed(it, &it.before, gone, come);
         self.add_sent(it, placed, &mut loads);
         loads
+    }
+
+    /// These loads of all queues, where the loads `come` are those of the queues in `gone`; each of
+    /// these has that number of packets in a poll now.
+    fn changed(
+        &self,
+        it: &Assumed,
+        all: &Loads,
+        gone: impl ExactSizeIterator<Item = (usize, f64)>,
+        come: Loads,
+    ) -> Loads {
+        let Self { work, present, .. } = self;
+        // What all queues took is all that there was.
+        if gone.len() == present.len() {
+            return come;
+        }
+        let gone = gone.map(|(number, batch)| (number, &present[number], batch));
+        all.changed(&it.loads_of(work, present, gone), &come)
     }
 
     /// The same where each poll takes as many packets as it may; `cpus` spend their time so before
@@ -221,15 +249,15 @@ impl<'a> Judge<'a> {
             }
         }
         numbers.extend(placed.moved.keys());
-        let gone = numbers.iter().map(|number| (*number, &present[*number], self.full[*number]));
+        let gone = numbers.iter().map(|number| (*number, self.full[*number]));
         let come = numbers.iter().map(|number| {
             let moved = placed.moved.get(number);
             let moved = moved.map(|ways| it.assumptions.arrivals.of(ways.each_ref()));
             let (queue, placed) = (&work.queues[*number], moved.unwrap_or(&present[*number]));
             (*number, placed, placed.full_batch(queue, placed.full_wait(work, queue, then)))
         });
-        let (gone, come) = (it.loads_of(work, present, gone), it.loads_of(work, present, come));
-        let mut full = it.full.changed(&gone, &come);
+        let come = it.loads_of(work, present, come);
+        let mut full = self.changed(it, &it.full, gone, come);
         more.into_iter().for_each(|(cpu, time)| full.on_mut(cpu).softirq += time);
         self.add_sent(it, placed, &mut full);
         full
@@ -254,6 +282,8 @@ impl<'a> Judge<'a> {
 /// The machine under a setting and one set of assumptions.
 struct State {
     loads: Loads,
+    /// The same where each poll takes as many packets as it may.
+    full: Loads,
     fits: f64,
     limit: Limit,
     cpu_time: f64,
@@ -272,7 +302,16 @@ impl State {
             let full = judge.full_loads(it, placed, &loads);
             (loads, full)
         });
-        let (loads, full) = of_setting.unwrap_or_else(|| (it.before.clone(), it.full.clone()));
+        let loads = of_setting.unwrap_or_else(|| (it.before.clone(), it.full.clone()));
+        Self::with_loads(judge, as_it_is, it, loads)
+    }
+
+    fn with_loads(
+        judge: &Judge<'_>,
+        as_it_is: &Judge<'_>,
+        it: &Assumed,
+        (loads, full): (Loads, Loads),
+    ) -> Self {
         let (now, share) = (as_it_is.like(it.assumptions), it.assumptions.tasks_stay);
         let receives = now.before.cpus().chain(loads.cpus()).filter(|_| share > 0.0);
         let stay = Staying { cpus: receives.collect(), share };
@@ -284,7 +323,7 @@ impl State {
         };
         let times = times(&judge.work, &it.before, &loads);
         let cpu_time = times.map(|(_, cpu)| cpu.usr + cpu.sys + cpu.softirq).sum();
-        State { loads, fits, limit, cpu_time, fits_now, limit_now }
+        State { loads, full, fits, limit, cpu_time, fits_now, limit_now }
     }
 
     /// The ratio of the load that fits to the one that fits as it is.
@@ -321,7 +360,12 @@ fn with_sign_of(gain: Estimate, ratios: &[f64]) -> Estimate {
 impl Judge<'_> {
     /// The machine as it is.
     pub fn as_it_is(&self) -> Expected {
-        self.expected(AS_IT_IS, self, None)
+        self.expected(AS_IT_IS, self, None, self.ends())
+    }
+
+    /// The same with likely values alone: intervals take most of the time.
+    pub fn as_it_is_without_intervals(&self) -> Expected {
+        self.expected(AS_IT_IS, self, None, &[])
     }
 
     /// The work at the load that is asked for.
@@ -345,7 +389,7 @@ impl Judge<'_> {
         let supposed = supposed.map_err(|unknown| not_modeled.push(unknown)).ok().flatten();
         let judged = self.on_machine(proposal, supposed.as_ref(), |judge, placed| {
             not_modeled.extend(proposal.xps().filter(|_| !placed.moves_sent()));
-            let mut expected = judge.expected(&proposal.name, self, Some(placed));
+            let mut expected = judge.expected(&proposal.name, self, Some(placed), judge.ends());
             let is_known = not_modeled.is_empty() || supposed.is_some();
             if !is_known && placed.is_as_observed(&self.present) {
                 (expected.gain, expected.claim) = (None, None);
@@ -430,12 +474,29 @@ impl Judge<'_> {
     }
 
     /// What a setting would do that places the queues so, against the machine as it is, which was
-    /// measured; `None`: as it is.
-    fn expected(&self, name: &str, as_it_is: &Judge<'_>, placed: Option<&Placed>) -> Expected {
-        let state = |assumed: &Assumed| State::new(self, as_it_is, assumed, placed);
-        let likely = state(&self.likely);
-        let end = |end: &Option<Assumed>| end.as_ref().map(state);
-        let ends: Vec<_> = self.ends().iter().map(|ends| ends.each_ref().map(end)).collect();
+    /// measured; `None`: as it is. Intervals are from these `ends`.
+    fn expected(
+        &self,
+        name: &str,
+        as_it_is: &Judge<'_>,
+        placed: Option<&Placed>,
+        ends: &[[Option<Assumed>; 2]],
+    ) -> Expected {
+        let likely = State::new(self, as_it_is, &self.likely, placed);
+        let end = |end: &Option<Assumed>| {
+            let it = end.as_ref()?;
+            let arrivals = it.assumptions.arrivals;
+            let is_same = || placed.is_none_or(|placed| placed.is_same_for(arrivals));
+            if arrivals != End::Likely && is_same() {
+                return None;
+            }
+            if it.has_loads_of(&self.likely) {
+                let loads = (likely.loads.clone(), likely.full.clone());
+                return Some(State::with_loads(self, as_it_is, it, loads));
+            }
+            Some(State::new(self, as_it_is, it, placed))
+        };
+        let ends: Vec<_> = ends.iter().map(|ends| ends.each_ref().map(end)).collect();
         let end = |end| Option::as_ref(end).unwrap_or(&likely);
         let ends: Vec<[&State; 2]> = ends.iter().map(|ends| ends.each_ref().map(end)).collect();
         let of = |value: fn(&State) -> f64| {

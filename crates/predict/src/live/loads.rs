@@ -171,10 +171,9 @@ impl Cpus for Seen<'_, '_> {
     }
 
     fn distance(&self, a: CpuId, b: CpuId) -> Distance {
-        let levels = [a, b].map(|cpu| self.work.seat(cpu).levels);
-        match levels {
+        match [a, b].map(|cpu| self.work.seat(cpu).levels.as_ref()) {
             _ if a == b => Distance::SameCpu,
-            [Some(a), Some(b)] => Distance::between(&a, &b),
+            [Some(a), Some(b)] => Distance::between(a, b),
             _ => Distance::Remote,
         }
     }

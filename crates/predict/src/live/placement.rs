@@ -34,6 +34,15 @@ impl Placement {
     /// where these settings are the present ones. `arrivals` says how RPS divides them,
     /// and how many gather.
     pub(crate) fn new(work: &Work<'_>, number: usize, settings: &Snapshot, arrivals: End) -> Self {
+        Self::by_arrivals(work, number, settings)(arrivals)
+    }
+
+    /// The same, by how RPS divides them and how many gather.
+    pub(crate) fn by_arrivals(
+        work: &Work<'_>,
+        number: usize,
+        settings: &Snapshot,
+    ) -> impl Fn(End) -> Self {
         let (queue, now) = (&work.queues[number], work.settings);
         let is_threaded = is_threaded(work, queue, settings);
         let moved = if is_threaded && queue.silo.kthread.is_none() {
@@ -50,25 +59,30 @@ impl Placement {
             poll
         };
         let steered = if new.has_rfs { queue.likely_steerable() } else { 0.0 };
-        let observed = &queue.silo.protocol_cpus;
-        let protocol = if (new.rps.is_empty() && !new.has_rfs) || queue.has_unknown_senders() {
-            None
-        } else if old == new && !observed.is_empty() {
-            let observed = normalized(observed.iter().map(|(cpu, share)| (*cpu, *share)));
-            Some(if stays { observed } else { new.moved_along(queue, observed, &poll) })
-        } else {
-            let hashed = if new.rps.is_empty() {
-                poll.clone()
+        let protocol = move |poll: &Shares, arrivals| {
+            let observed = &queue.silo.protocol_cpus;
+            if (new.rps.is_empty() && !new.has_rfs) || queue.has_unknown_senders() {
+                None
+            } else if old == new && !observed.is_empty() {
+                let observed = normalized(observed.iter().map(|(cpu, share)| (*cpu, *share)));
+                Some(if stays { observed } else { new.moved_along(queue, observed, poll) })
             } else {
-                let busiest_first = work.idlest.iter().rev().copied();
-                let targets = busiest_first.filter(|cpu| new.rps.contains(*cpu)).collect();
-                hashed(targets, queue.flows.as_ref(), arrivals)
-            };
-            let steered = if queue.read.is_empty() { 0.0 } else { steered };
-            Some(blend(&hashed, &queue.read, steered))
+                let hashed = if new.rps.is_empty() {
+                    poll.clone()
+                } else {
+                    let busiest_first = work.idlest.iter().rev().copied();
+                    let targets = busiest_first.filter(|cpu| new.rps.contains(*cpu)).collect();
+                    hashed(targets, queue.flows.as_ref(), arrivals)
+                };
+                let steered = if queue.read.is_empty() { 0.0 } else { steered };
+                Some(blend(&hashed, &queue.read, steered))
+            }
         };
-        let batch = batch(work, queue, settings, arrivals);
-        Self { poll, protocol, steered, batch, begun: 1.0, is_threaded }
+        move |arrivals| {
+            let protocol = protocol(&poll, arrivals);
+            let batch = batch(work, queue, settings, arrivals);
+            Self { poll: poll.clone(), protocol, steered, batch, begun: 1.0, is_threaded }
+        }
     }
 
     /// How many times longer packets wait for a poll where the CPUs that poll are full; before

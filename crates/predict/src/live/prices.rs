@@ -28,7 +28,7 @@ impl Prices {
         assumptions: Assumptions,
     ) -> Self {
         let costs = Some(machine_costs(analysis).costs);
-        Self { costs, assumptions, ..Self::new(&machine(analysis), values) }
+        Self { costs, ..Self::new(&machine(analysis), values) }.under(assumptions)
     }
 
     /// Share of a packet's softirq time after driver and GRO.

@@ -12,8 +12,7 @@ use netsilo_model::snapshot::host::CpuCounters;
 use netsilo_model::snapshot::netdev::NetdevIdentity;
 use netsilo_model::snapshot::observation::Observation;
 
-use crate::live::work::{Queue, TooLittle, Work, idlest};
-use crate::placement::Shares;
+use crate::live::work::{Queue, TooLittle, Work, idlest, room_of};
 use crate::prediction::CpuTime;
 
 /// Clock ticks of a second (USER_HZ).
@@ -57,8 +56,8 @@ pub(crate) struct Supposed {
     pub assumed: Vec<String>,
     /// How each CPU would spend its time without further settings.
     pub(crate) cpus: BTreeMap<CpuId, CpuTime>,
-    /// The share of each CPU's time that the hypervisor leaves.
-    pub(crate) room: Shares,
+    /// The share of each CPU's time that the hypervisor leaves, by its number.
+    pub(crate) room: Vec<f64>,
     /// Of netdevs whose queues are others.
     pub(crate) queues: BTreeMap<(NetdevIdentity, u32), QueueCost>,
     protocol_share: Option<Bounds>,
@@ -109,7 +108,7 @@ impl Supposed {
             let now = after.cpus.entry(*cpu).or_insert_with(|| then.clone());
             let ticks = |share: f64| (share.clamp(0.0, 1.0) * all).round() as u64;
             let kthread = kthreads.get(cpu).copied().unwrap_or(0.0);
-            let steal = 1.0 - self.room.get(cpu).copied().unwrap_or(1.0);
+            let steal = 1.0 - room_of(&self.room, *cpu);
             let mut stat = then.stat;
             stat.user += ticks(time.usr);
             stat.system += ticks(time.sys + kthread);

@@ -39,8 +39,8 @@ pub struct Work<'a> {
     pub(crate) cpus: BTreeMap<CpuId, CpuTime>,
     /// What the cost of a step depends on, of each CPU, by its number.
     seats: Vec<Seat>,
-    /// The share of each CPU's time that the hypervisor leaves.
-    pub(crate) room: Shares,
+    /// The share of each CPU's time that the hypervisor leaves, by its number.
+    pub(crate) room: Vec<f64>,
     /// The fullest link, and how full it is at the observed load.
     pub(crate) fullest_link: Option<(String, f64)>,
     /// CPUs to which readers are pinned, one entry for each set.
@@ -52,7 +52,7 @@ pub struct Work<'a> {
 }
 
 /// A CPU, as far as the cost of a step depends on it.
-#[derive(Debug, Clone, Copy, Default)]
+#[derive(Debug, Clone, Copy)]
 pub(crate) struct Seat {
     /// Share of its time in softirqs.
     pub(crate) softirq: f64,
@@ -186,7 +186,7 @@ impl<'a> Work<'a> {
             seats: seats(analysis, &cpus),
             cpus,
             pinned: pinned_readers(&analysis.observation.attribution),
-            room: work.iter().map(|(cpu, work)| (*cpu, work.room())).collect(),
+            room: room(&work),
             protocol_share: protocol_share(analysis, &queues),
             load: 1.0,
             settings: settings(analysis, &queues),
@@ -212,7 +212,9 @@ impl<'a> Work<'a> {
     /// The share of what the hypervisor leaves of these CPUs' time that is not idle; low-priority
     /// work counts as idle, because it yields.
     pub fn busy(&self, cpus: &CpuSet) -> f64 {
-        self.share(&self.cpus, &|cpu| cpus.contains(cpu))
+        let these = || cpus.iter().filter_map(|cpu| Some((cpu, self.cpus.get(&cpu)?)));
+        let time: f64 = these().map(|(_, cpu)| cpu.usr + cpu.sys + cpu.softirq).sum();
+        time / these().map(|(cpu, _)| self.room(cpu)).sum::<f64>().max(0.05)
     }
 
     /// The share of what the hypervisor leaves of a CPU's time that no scheduler moves: interrupts,
@@ -226,24 +228,20 @@ impl<'a> Work<'a> {
         self.seat(cpu).sibling_busy
     }
 
-    pub(crate) fn seat(&self, cpu: CpuId) -> Seat {
-        self.seats.get(cpu.0 as usize).copied().unwrap_or_default()
+    #[inline]
+    pub(crate) fn seat(&self, cpu: CpuId) -> &Seat {
+        const NONE: Seat = Seat { softirq: 0.0, idle: 0.0, sibling_busy: 0.0, levels: None };
+        self.seats.get(cpu.0 as usize).unwrap_or(&NONE)
+    }
+
+    /// Whether no CPU has a busy sibling.
+    pub(crate) fn is_without_siblings(&self) -> bool {
+        self.seats.iter().all(|seat| seat.sibling_busy == 0.0)
     }
 
     /// The share of a CPU's time that the hypervisor leaves.
     pub(crate) fn room(&self, cpu: CpuId) -> f64 {
-        self.room.get(&cpu).copied().unwrap_or(1.0)
-    }
-
-    /// The share of the time of some of these CPUs that is not idle, of what the hypervisor leaves.
-    pub(crate) fn share(
-        &self,
-        cpus: &BTreeMap<CpuId, CpuTime>,
-        is_in: &dyn Fn(CpuId) -> bool,
-    ) -> f64 {
-        let these = || cpus.iter().filter(|(cpu, _)| is_in(**cpu));
-        let time: f64 = these().map(|(_, cpu)| cpu.usr + cpu.sys + cpu.softirq).sum();
-        time / these().map(|(cpu, _)| self.room(*cpu)).sum::<f64>().max(0.05)
+        room_of(&self.room, cpu)
     }
 
     /// Packets per second of all queues.
@@ -285,6 +283,17 @@ fn settings<'a>(analysis: &Analysis<'a>, queues: &[Queue<'_>]) -> &'a Snapshot {
         irq && netdev.is_some_and(has)
     };
     if queues.iter().all(|queue| is_known(&queue.silo)) { before } else { after }
+}
+
+/// The room of these CPUs, by their number.
+fn room(work: &BTreeMap<CpuId, CpuUtilization>) -> Vec<f64> {
+    let numbers = work.last_key_value().map_or(0..0, |(last, _)| 0..last.0 + 1);
+    numbers.map(|cpu| work.get(&CpuId(cpu)).map_or(1.0, CpuUtilization::room)).collect()
+}
+
+/// The room of one CPU.
+pub(crate) fn room_of(room: &[f64], cpu: CpuId) -> f64 {
+    room.get(cpu.0 as usize).copied().unwrap_or(1.0)
 }
 
 /// How each CPU spent its time. NAPI kthreads count as softirqs; nice work yields to everything.

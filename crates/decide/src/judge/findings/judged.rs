@@ -5,7 +5,7 @@ use netsilo_model::derive::analysis::Analysis;
 use crate::judge::annotate::verdicts;
 use crate::judge::ledger::{Ledger, ledger};
 use crate::judge::verdict::{Look, RemedyVerdict};
-use crate::plan::{Goal, Plan, plan};
+use crate::plan::{Detail, Goal, Plan, plan_in_detail};
 
 /// The input of the families. Each part is derived once for all of them.
 #[derive(Debug)]
@@ -24,7 +24,8 @@ pub(super) struct Judged<'a> {
 
 impl<'a> Judged<'a> {
     pub(super) fn new(analysis: &'a Analysis<'a>) -> Self {
-        let plan = plan(analysis, &Goal { even_if_owned: true, ..Goal::default() });
+        let goal = Goal { even_if_owned: true, ..Goal::default() };
+        let plan = plan_in_detail(analysis, &goal, Detail::WithoutAlternatives);
         let look = Look::new(analysis);
         Self { analysis, ledger: ledger(analysis), verdicts: verdicts(&look), look, plan }
     }

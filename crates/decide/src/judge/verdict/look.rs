@@ -13,7 +13,7 @@ use netsilo_predict::live::judge::Judge;
 use netsilo_predict::live::received::Received;
 use netsilo_predict::live::work::{TooLittle, Work};
 
-use crate::plan::{Goal, plan};
+use crate::plan::{Detail, Goal, plan_in_detail};
 
 /// An observation, and the judge of what changes would do there.
 #[derive(Debug)]
@@ -31,7 +31,7 @@ impl<'a> Look<'a> {
     pub fn new(analysis: &'a Analysis<'a>) -> Self {
         let judge = Work::without_costs(analysis).map(|work| {
             let judge = Judge::new(work, 1.0);
-            let now = judge.as_it_is();
+            let now = judge.as_it_is_without_intervals();
             (judge, now)
         });
         Self { analysis, judge, planned: RefCell::default() }
@@ -43,7 +43,7 @@ impl<'a> Look<'a> {
         if let Some((_, changes)) = planned.iter().find(|(known, _)| *known == goal) {
             return changes.clone();
         }
-        let changes = plan(self.analysis, &goal).changes;
+        let changes = plan_in_detail(self.analysis, &goal, Detail::WithoutCosts).changes;
         planned.push((goal, changes.clone()));
         changes
     }

@@ -48,8 +48,8 @@ pub(super) fn suggest_by(model: &Model<'_>) -> Vec<Suggestion> {
         if vector.present == Some(cpu) {
             return Suggestion::Keep(cpu, format!("no other cpu gains enough: {basis}"));
         }
-        let parts = placed.parts(index);
-        let on = |cpu: CpuId| Some(parts[model.place(&cpu)?]);
+        let parts = placed.parts_by_place(index);
+        let on = |cpu: CpuId| Some(parts(model.place(&cpu)?));
         let both = vector.present.and_then(on).zip(on(cpu));
         let gain = both.map_or_else(String::new, |(before, after)| gain_in_words(before, after));
         Suggestion::Move(cpu, format!("{basis}{gain}"))

@@ -34,6 +34,7 @@ fn suggest(capacity: &Capacity<'_>, vectors: &[Vector]) -> Vec<Suggestion> {
     order.sort_unstable_by_key(|index| {
         (std::cmp::Reverse(millionths(vectors[*index].load)), *index)
     });
+    let near: Vec<Vec<CpuId>> = vectors.iter().map(|it| nearest(it, capacity)).collect();
     // A plan that moves anything leaves no vector just below the threshold, where noise would make
     // the next plan move it.
     let mut margin = WORTH_MOVING;
@@ -42,7 +43,7 @@ fn suggest(capacity: &Capacity<'_>, vectors: &[Vector]) -> Vec<Suggestion> {
         for &index in &order {
             let vector = &vectors[index];
             at[index].into_iter().for_each(|cpu| loads.take(cpu, vector.load));
-            let to = place(vector, at[index], margin, &loads);
+            let to = place(&near[index], at[index], margin, &loads);
             to.into_iter().for_each(|cpu| loads.put(cpu, vector.load));
             moved |= to != at[index];
             at[index] = to;
@@ -55,16 +56,25 @@ fn suggest(capacity: &Capacity<'_>, vectors: &[Vector]) -> Vec<Suggestion> {
     vectors.iter().zip(at).map(|(vector, at)| suggestion(vector, at, &loads)).collect()
 }
 
-/// Returns the best CPU for a vector that is at `at` and whose load is not counted in `loads`; it
-/// stays while another one is better by at most `margin`.
-fn place(vector: &Vector, at: Option<CpuId>, margin: f64, loads: &CpuLoads<'_>) -> Option<CpuId> {
-    let topology = loads.capacity.topology;
-    let far = |cpu: CpuId| topology.distance_from_device(vector.node, cpu);
-    let nearest = vector.pool.iter().map(far).min()?;
+/// The CPUs of a vector's pool that are nearest to its device.
+fn nearest(vector: &Vector, capacity: &Capacity<'_>) -> Vec<CpuId> {
+    let far = |cpu: &CpuId| capacity.topology.distance_from_device(vector.node, *cpu);
+    let least = vector.pool.iter().map(|cpu| far(&cpu)).min();
+    vector.pool.iter().filter(|cpu| Some(far(cpu)) == least).collect()
+}
+
+/// Returns the best CPU, of those that are near, for a vector that is at `at` and whose load is not
+/// counted in `loads`; it stays while another one is better by at most `margin`.
+fn place(
+    near: &[CpuId],
+    at: Option<CpuId>,
+    margin: f64,
+    loads: &CpuLoads<'_>,
+) -> Option<CpuId> {
     let rank = |cpu: &CpuId| (crowd(loads, *cpu), at != Some(*cpu), *cpu);
-    let best = vector.pool.iter().filter(|cpu| far(*cpu) == nearest).min_by_key(rank)?;
+    let best = near.iter().copied().min_by_key(rank)?;
     let limit = crowd(loads, best) + millionths(margin);
-    let good_enough = |cpu: &CpuId| far(*cpu) == nearest && crowd(loads, *cpu) <= limit;
+    let good_enough = |cpu: &CpuId| near.contains(cpu) && crowd(loads, *cpu) <= limit;
     at.filter(good_enough).or(Some(best))
 }
 
