@@ -7,8 +7,8 @@
  * and TCP clears it, so the device is believed only if it is the one through which the packet
  * entered (skb_iif); else only that number is known. The network namespace is that of the socket
  * that should have received the packet, or of the device; of skb->sk only where there is no device,
- * because a packet from a veth still has the socket of its sender. Every field is probed: skb->dev may be a number, and rx_sk may be NULL though older
- * verifiers take it for a socket.
+ * because a packet from a veth still has the socket of its sender. Every field is probed: skb->dev
+ * may be a number, and rx_sk may be NULL though older verifiers take it for a socket.
  *
  * Decoded in drops.rs; its row is in docs/kernel.md.
  */

@@ -244,7 +244,8 @@ fn threads(analysis: &Analysis<'_>, old: &SocketReader, new: &SocketReader) -> V
         .collect()
 }
 
-/// The share of time that the hypervisor takes from the CPUs on which a process reads, by its reads.
+/// The share of time that the hypervisor takes from the CPUs on which a process reads, weighted by
+/// its reads.
 fn stolen(analysis: &Analysis<'_>, tgid: u32) -> f64 {
     let rows = &analysis.observation.attribution.consumption;
     let (mut all, mut stolen) = (0.0, 0.0);
