@@ -1,5 +1,5 @@
-//! `/proc/net/snmp`, `netstat`, `snmp6` and `udp`, and schedstat: no text panics, and printed
-//! values parse to the same values.
+//! `/proc/net/snmp`, `netstat`, `snmp6`, `udp` and `nfnetlink_queue`, and schedstat: no text
+//! panics, and printed values parse to the same values.
 
 #![no_main]
 
@@ -9,8 +9,10 @@ use std::fmt::Write;
 use libfuzzer_sys::fuzz_target;
 use netsilo_fuzz::points_into;
 use netsilo_model::parse::net_udp::net_udp;
+use netsilo_model::parse::nfnetlink_queue::nfnetlink_queue;
 use netsilo_model::parse::schedstat::thread_time;
 use netsilo_model::parse::snmp::{snmp, snmp6};
+use netsilo_model::snapshot::netfilter::NfQueue;
 
 fuzz_target!(|text: &str| {
     let read = snmp(text);
@@ -29,6 +31,16 @@ fuzz_target!(|text: &str| {
             let _ = writeln!(again, "{} 2 0 {}", s.inode, s.drops);
         }
         assert_eq!(net_udp(&again), Ok(sockets));
+    }
+    let queues = nfnetlink_queue(text);
+    points_into(text, &queues);
+    if let Ok(queues) = queues {
+        let line = |q: &NfQueue| {
+            let (waiting, dropped) = (q.waiting, q.dropped);
+            format!("{} {} {waiting} 2 0 {dropped} {} 0 1\n", q.number, q.port, q.user_dropped)
+        };
+        let again: String = queues.iter().map(line).collect();
+        assert_eq!(nfnetlink_queue(&again), Ok(queues));
     }
     if let Some(time) = thread_time(text) {
         assert_eq!(

@@ -59,10 +59,11 @@ fn cause(drop: &DroppedPackets) -> (DropClass, LossStage) {
     }
     // `include/net/dropreason-core.h`: all others are full queues, short memory, and packets that
     // are damaged or cannot be sent on.
-    find(REASONS, &drop.reason).unwrap_or_else(|| match by_function {
-        Some((DropClass::Lost, stage)) => (DropClass::Lost, stage),
-        _ => (DropClass::Lost, LossStage::Other),
-    })
+    let stage = match by_function {
+        Some((DropClass::Lost, stage)) => stage,
+        _ => LossStage::Other,
+    };
+    find(REASONS, &drop.reason).unwrap_or((DropClass::Lost, stage))
 }
 
 /// Whether one of these names is this one; those that end with `*` are beginnings.
