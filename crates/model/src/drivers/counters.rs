@@ -63,6 +63,7 @@ const ROWS: &[DropCounter] = &[
     ),
     shown(&["mlx5_core"], "rx_buff_alloc_err", LossStage::Ring, NO_MEMORY),
     shown(&["mlx5_core"], "rx_xdp_drop", LossStage::Xdp, ""),
+    shown(&["veth"], "rx_queue_{n}_xdp_drops", LossStage::Xdp, ""),
     lost(&["bnxt_en"], "rx_total_discard_pkts", LossStage::Ring),
     lost(&["bnxt_en"], "[{n}]: rx_discards", LossStage::Ring),
     lost(&["bnxt_en"], "rx_stat_discard", LossStage::Nic),

@@ -23,6 +23,7 @@ pub const TOPICS: &[Topic] = topics! {
     "cpus": "topics/cpus.md",
     "subjects": "topics/subjects.md",
     "units": "topics/units.md",
+    "drops": "topics/drops.md",
     "safety": "topics/safety.md",
     "privileges": "topics/privileges.md",
     "files": "topics/files.md",

@@ -111,7 +111,7 @@ fn window(interval: Duration, counting: CountingMode) -> Result<(Capture, String
     let mut capture = Capture::start()?;
     let live = Root::live();
     let mut observer =
-        Observer::start_with(&capture.sample(&live)?, counting, Options::for_findings())?;
+        Observer::start_with(&capture.sample(&live)?, counting, Options::of_check())?;
     let observation = observer.next(&capture.sample(&live)?, interval, wait_with_progress)?;
     capture.window(&observation.attribution);
     Ok((capture, observation.after.machine.release))
@@ -127,7 +127,7 @@ fn windows(args: &Args, time: Duration, counting: CountingMode) -> Result<(Captu
     }
     let (mut capture, live) = (Capture::start()?, Root::live());
     let mut observer =
-        Observer::start_with(&capture.sample(&live)?, counting, Options::for_findings())?;
+        Observer::start_with(&capture.sample(&live)?, counting, Options::of_check())?;
     let mut release = String::new();
     let bar = bar(windows);
     for window in 0..windows {

@@ -66,7 +66,7 @@ pub(crate) fn run(args: &Args) -> Result<Exit> {
     } else {
         costs_for(args.observe.is_bundle())?
     };
-    let options = Options { stages: true, ..Options::for_findings() };
+    let options = Options::of_check();
     let observation = args.observe.with_default_interval(CHECK_INTERVAL).observe_with(options)?;
     let analysis = Analysis::new(&observation, &costs);
     let check = check(&analysis);

@@ -61,7 +61,7 @@ pub(crate) fn run(args: &Args) -> Result<Exit> {
 
 /// Attaches the programs of all views, and detaches them again.
 fn attached() -> Vec<Hook> {
-    let all = Options { stages: true, runqueue: true, ..Options::for_findings() };
+    let all = Options { runqueue: true, ..Options::of_check() };
     Tracer::attach(all).hooks()
 }
 

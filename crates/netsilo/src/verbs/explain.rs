@@ -13,6 +13,7 @@ use netsilo_sys::files::root::Root;
 use netsilo_sys::read::netdev;
 
 use crate::args::look::{self, CHECK_INTERVAL};
+use crate::cli::topics::TOPICS;
 use crate::tell::exit::{Exit, ExitError};
 use crate::tell::out;
 use crate::tell::presentation::Presentation;
@@ -22,7 +23,8 @@ use crate::views;
 /// Arguments of `netsilo explain`.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
-    /// Finding as printed by check; or a CPU (cpu3), interrupt (irq27), netdev (eth0), rx queue
+    /// Finding as printed by check; drop and a reason (drop SOCKET_RCVBUFF); or a CPU (cpu3),
+    /// interrupt (irq27), netdev (eth0), rx queue
     /// (eth0/rx-3 or eth0 rx-3) or process that reads (redis-server, pid812), to explain why its
     /// work is there; without it, list all findings
     #[arg(num_args = 0..=2, value_name = "SUBJECT")]
@@ -39,6 +41,8 @@ pub(crate) fn run(args: &Args) -> Result<Exit> {
     let subject = args.subject.join(" ");
     let page = match subject.as_str() {
         "" => list(),
+        "drop" => drops().to_owned(),
+        subject if subject.starts_with("drop ") => reason(subject.trim_start_matches("drop "))?,
         subject => match subject.parse::<FindingId>() {
             Ok(id) => id.page().to_owned(),
             Err(_) => {
@@ -49,12 +53,41 @@ pub(crate) fn run(args: &Args) -> Result<Exit> {
         },
     };
     if args.json || args.observe.is_given() {
-        let message = "the pages of findings are text and need no observation: name a cpu, \
-                       interrupt, netdev, rx queue or process, or omit the options";
+        let message = "these pages are text and need no observation: name a cpu, interrupt, \
+                       netdev, rx queue or process, or omit the options";
         return Err(ExitError(Exit::Usage, message.into()).into());
     }
     out::text(&page);
     Ok(Exit::Printed)
+}
+
+/// The page on reasons of dropped packets.
+fn drops() -> &'static str {
+    TOPICS.iter().find(|topic| topic.name == "drops").map_or("", |topic| topic.page)
+}
+
+/// The rows of that page: reason, class, meaning, kernel function.
+fn reasons() -> impl Iterator<Item = [&'static str; 4]> {
+    let row = |line: &'static str| {
+        let cells = line.strip_prefix("| `")?.strip_suffix(" |")?.split(" | ");
+        let cells: Vec<&str> = cells.map(|cell| cell.trim_end_matches('`')).collect();
+        cells.try_into().ok()
+    };
+    drops().lines().filter_map(row)
+}
+
+/// What a reason means. The kernel's prefix and small letters are accepted.
+fn reason(name: &str) -> Result<String> {
+    let name = name.to_ascii_uppercase();
+    let name = name.trim_start_matches("SKB_DROP_REASON_");
+    let Some([_, class, meaning, place]) = reasons().find(|row| row[0] == name) else {
+        let known: Vec<&str> = reasons().map(|row| row[0]).collect();
+        let meant = nearest(name, &known);
+        let meant = meant.map_or_else(String::new, |it| format!("; did you mean {it}?"));
+        let words = format!("no row for the reason {name} (netsilo explain drop){meant}");
+        return Err(ExitError(Exit::Usage, words).into());
+    };
+    Ok(format!("{name}: {class}\n{meaning}\nkernel function: {}\n", place.replace('`', "")))
 }
 
 /// Refuses the name of a finding with a wrong letter, unless a netdev has that name.
@@ -106,6 +139,9 @@ pub(crate) fn first_sentence(page: &str) -> String {
 
 #[cfg(test)]
 mod tests {
+    use netsilo_model::derive::drop_class::DropClass;
+    use netsilo_model::snapshot::drops::DroppedPackets;
+
     use super::*;
     use crate::args::parsed;
 
@@ -113,6 +149,20 @@ mod tests {
     fn a_finding_with_a_wrong_letter_is_refused_before_anything_is_observed() {
         let error = run(&parsed("nic-drop")).unwrap_err().to_string();
         assert_eq!(error, "no finding or netdev is called nic-drop; did you mean nic-drops?");
+    }
+
+    #[test]
+    fn each_reason_of_a_drop_has_the_class_that_check_prints() {
+        assert!(reasons().count() > 40);
+        for [name, class, meaning, place] in reasons() {
+            let drop = DroppedPackets { reason: name.into(), ..DroppedPackets::default() };
+            let known = DropClass::of(&drop).label();
+            assert!(class == known || class.contains("or ") || class.starts_with("by "), "{name}");
+            let text = reason(&format!("skb_drop_reason_{}", name.to_lowercase())).unwrap();
+            assert!(text.contains(meaning) && text.contains(&place.replace('`', "")), "{text}");
+        }
+        let wrong = reason("SOCKET_RCVBUF").unwrap_err().to_string();
+        assert!(wrong.ends_with("did you mean SOCKET_RCVBUFF?"), "{wrong}");
     }
 
     #[test]

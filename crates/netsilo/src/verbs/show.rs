@@ -76,6 +76,11 @@ pub(crate) fn run(args: &Args) -> Result<Exit> {
         }
         let report = Report::of(&Analysis::new(&observation, &Costs::default()));
         let report = if only.is_empty() { report } else { report.only(&only) };
+        if args.stages && report.stages.is_none() {
+            out::eprint_line(
+                "note: no stages: this bundle was captured by an older netsilo, or without eBPF",
+            );
+        }
         shown += 1;
         let on = Presentation::of_stdout();
         let is_read = match (args.json, args.watch) {

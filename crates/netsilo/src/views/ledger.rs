@@ -66,6 +66,7 @@ fn dropped(ledger: &Ledger, all: bool) -> Styled {
         ["  dropped by the kernel", "now", "per s", "reason", "function", "netdev", "port"];
     let mut text = Styled::from("\n".to_owned());
     text.append(&whole(&header, &rows, |name| matches!(name, "now" | "per s")));
+    text.push(Meaning::Quiet, "\n  what a reason means: netsilo explain drop REASON");
     let tracked = ledger.stage(LossStage::Conntrack).map_or(0, |stage| stage.count);
     let by_rules = told.iter().any(|row| row.reason == "NETFILTER_DROP");
     if tracked > 0 && by_rules {

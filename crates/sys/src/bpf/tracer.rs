@@ -66,6 +66,11 @@ impl Options {
     pub fn for_findings() -> Self {
         Self { arrivals: true, drops: true, ..Self::default() }
     }
+
+    /// The same, and in which stages receive work spends its time: what a whole check knows.
+    pub fn of_check() -> Self {
+        Self { stages: true, ..Self::for_findings() }
+    }
 }
 
 impl Default for Options {

@@ -51,6 +51,7 @@ finding_ids! {
         SoftirqOneCpu = "softirq-one-cpu";
         SoftirqCalm = "softirq-calm";
         KsoftirqdBusy = "ksoftirqd-busy";
+        NetfilterHeavy = "netfilter-heavy";
         IrqNotWhereAsked = "irq-not-where-asked";
         QueuesShareCore = "queues-share-core";
         ReceiveOnIsolatedCpu = "receive-on-isolated-cpu";

@@ -1,6 +1,7 @@
 //! Findings on CPUs busy with softirqs, and on receive work that runs on unintended CPUs.
 
 mod affinity;
+mod netfilter;
 mod steering;
 
 use netsilo_model::derive::analysis::Analysis;
@@ -40,6 +41,7 @@ pub(super) fn find(judged: &Judged<'_>) -> Vec<Finding> {
         findings.extend(calm(&load));
     }
     findings.extend(load.iter().filter_map(|it| late(judged, it)));
+    findings.extend(netfilter::find(analysis, &load));
     findings.extend(affinity::find(judged, &load));
     findings.extend(steering::find(analysis));
     findings.extend(load.iter().filter_map(|it| by_ipis(analysis, it)));
