@@ -24,9 +24,8 @@ use crate::views;
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
     /// Finding as printed by check; drop and a reason (drop SOCKET_RCVBUFF); or a CPU (cpu3),
-    /// interrupt (irq27), netdev (eth0), rx queue
-    /// (eth0/rx-3 or eth0 rx-3) or process that reads (redis-server, pid812), to explain why its
-    /// work is there; without it, list all findings
+    /// interrupt (irq27), netdev (eth0), rx queue (eth0/rx-3 or eth0 rx-3) or process that reads
+    /// (redis-server, pid812), to explain why its work is there; without it, list all findings
     #[arg(num_args = 0..=2, value_name = "SUBJECT")]
     subject: Vec<String>,
     #[command(flatten)]
