@@ -94,6 +94,7 @@ fn help_prints_the_help_of_a_verb_and_the_pages_of_all_topics() {
     cpus        Sets of CPUs
     subjects    Names of the machine's parts
     units       Times and units
+    drops       Reasons of dropped packets
     safety      What changes the machine, and how it is undone
     privileges  Privileges
     files       Files

@@ -250,7 +250,7 @@ fn each_packet_is_read_or_in_the_row_of_what_dropped_it() {
 
     let mut netsilo = Command::new("ip")
         .args(["netns", "exec", host, env!("CARGO_BIN_EXE_netsilo")])
-        .args(["check", "--json", "--interval", "8s"])
+        .args(["check", "--json", "--interval", "14s"])
         .stdout(Stdio::piped())
         .spawn()
         .unwrap();

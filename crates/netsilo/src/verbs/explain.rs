@@ -13,7 +13,6 @@ use netsilo_sys::files::root::Root;
 use netsilo_sys::read::netdev;
 
 use crate::args::look::{self, CHECK_INTERVAL};
-use crate::cli::topics::TOPICS;
 use crate::tell::exit::{Exit, ExitError};
 use crate::tell::out;
 use crate::tell::presentation::Presentation;
@@ -40,7 +39,7 @@ pub(crate) fn run(args: &Args) -> Result<Exit> {
     let subject = args.subject.join(" ");
     let page = match subject.as_str() {
         "" => list(),
-        "drop" => drops().to_owned(),
+        "drop" => DROPS.to_owned(),
         subject if subject.starts_with("drop ") => reason(subject.trim_start_matches("drop "))?,
         subject => match subject.parse::<FindingId>() {
             Ok(id) => id.page().to_owned(),
@@ -61,9 +60,7 @@ pub(crate) fn run(args: &Args) -> Result<Exit> {
 }
 
 /// The page on reasons of dropped packets.
-fn drops() -> &'static str {
-    TOPICS.iter().find(|topic| topic.name == "drops").map_or("", |topic| topic.page)
-}
+const DROPS: &str = include_str!("../../../../docs/topics/drops.md");
 
 /// The rows of that page: reason, class, meaning, kernel function.
 fn reasons() -> impl Iterator<Item = [&'static str; 4]> {
@@ -72,7 +69,7 @@ fn reasons() -> impl Iterator<Item = [&'static str; 4]> {
         let cells: Vec<&str> = cells.map(|cell| cell.trim_end_matches('`')).collect();
         cells.try_into().ok()
     };
-    drops().lines().filter_map(row)
+    DROPS.lines().filter_map(row)
 }
 
 /// What a reason means. The kernel's prefix and small letters are accepted.
