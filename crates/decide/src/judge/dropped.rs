@@ -5,12 +5,8 @@ use std::collections::BTreeMap;
 use netsilo_model::derive::analysis::Analysis;
 use netsilo_model::derive::drop_class::{DropClass, lost_at};
 use netsilo_model::drivers::loss_stage::LossStage;
-use netsilo_model::snapshot::audit::Qdisc;
 use netsilo_model::snapshot::drops::DroppedPackets;
 use serde::{Deserialize, Serialize};
-
-/// At most this many rows are kept, those with most packets.
-const MOST_ROWS: usize = 64;
 
 /// Packets that were dropped in the interval for one reason, in one function, of one device and
 /// port.
@@ -55,10 +51,12 @@ pub(crate) fn dropped(analysis: &Analysis<'_>) -> Option<Vec<DropRow>> {
     let mut sums: BTreeMap<_, u64> = BTreeMap::new();
     for drop in &attribution.drops {
         let netns = (!analysis.after().machine.is_own_netns(drop.netns)).then_some(drop.netns);
-        let class = if netns.is_none() && is_shaped(analysis, drop) {
+        let (class, stage) = (DropClass::of(drop), lost_at(drop));
+        let full = stage == Some(LossStage::Qdisc) && netns.is_none();
+        let class = if full && drops_on_purpose(analysis, drop.ifindex) {
             (DropClass::Decided, None)
         } else {
-            (DropClass::of(drop), lost_at(drop))
+            (class, stage)
         };
         let packets = sums.entry((class, netns, place(drop))).or_default();
         *packets = packets.saturating_add(drop.packets);
@@ -87,22 +85,18 @@ pub(crate) fn dropped(analysis: &Analysis<'_>) -> Option<Vec<DropRow>> {
     };
     let mut rows: Vec<DropRow> = sums.into_iter().map(row).collect();
     rows.sort_by_key(|row| (row.class, std::cmp::Reverse(row.packets)));
-    rows.truncate(MOST_ROWS);
     Some(rows)
 }
 
 /// What it means and the stage, another network namespace, and the place.
 type Key<'a> = ((DropClass, Option<LossStage>), Option<u32>, Place<'a>);
 
-/// Whether the netdev keeps to a rate or its queues short: then a full queue is its doing, too.
-fn is_shaped(analysis: &Analysis<'_>, drop: &DroppedPackets) -> bool {
+/// Whether a netdev keeps to a rate or its queues short: then a full queue is its doing, too.
+fn drops_on_purpose(analysis: &Analysis<'_>, ifindex: u32) -> bool {
     let after = &analysis.observation.after;
     let qdiscs = after.audit.as_ref().and_then(|audit| audit.qdiscs.value());
-    let mut of_netdev = qdiscs
-        .into_iter()
-        .flatten()
-        .filter(|qdisc| qdisc.ifindex == drop.ifindex && qdisc.is_egress());
-    lost_at(drop) == Some(LossStage::Qdisc) && of_netdev.any(Qdisc::drops_on_purpose)
+    let mut of_netdev = qdiscs.into_iter().flatten().filter(|qdisc| qdisc.ifindex == ifindex);
+    of_netdev.any(|qdisc| qdisc.is_egress() && qdisc.drops_on_purpose())
 }
 
 /// Reason, function, device, transport protocol, and the port with its direction.

@@ -11,7 +11,6 @@ use netsilo_model::derive::coverage::{StageCoverage, coverage, driver_counters};
 use netsilo_model::derive::drop_class::DropClass;
 use netsilo_model::drivers::counters;
 use netsilo_model::drivers::loss_stage::LossStage;
-use netsilo_model::snapshot::audit::Qdisc;
 use netsilo_model::snapshot::netdev::Netdev;
 use netsilo_model::snapshot::netfilter::NfQueue;
 use netsilo_model::snapshot::sockets::SocketKind;
@@ -19,6 +18,9 @@ use netsilo_model::snapshot::subject::{ProtocolPart, Subject};
 use serde::{Deserialize, Serialize};
 
 use crate::judge::dropped::{DropRow, dropped};
+
+/// At most this many places of dropped packets are kept. The stages count all.
+const MOST_ROWS: usize = 64;
 
 /// All stages with known counters, in the order of the receive path.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
@@ -139,6 +141,11 @@ impl StageLosses {
         })
     }
 
+    /// Packets lost in the interval by the counters alone.
+    pub fn by_counters(&self) -> u64 {
+        self.by_subject().values().fold(0, |sum, count| sum.saturating_add(*count))
+    }
+
     /// Packets that each subject lost in the interval, a lower bound.
     pub fn by_subject(&self) -> BTreeMap<&Subject, u64> {
         let mut subjects: BTreeMap<&Subject, u64> = BTreeMap::new();
@@ -162,12 +169,14 @@ pub fn ledger(analysis: &Analysis<'_>) -> Ledger {
     netfilter_lines(analysis, &mut book);
     qdisc_lines(analysis, &mut book);
     socket_lines(analysis, &mut book);
-    let (coverage, dropped) = (coverage(analysis), dropped(analysis));
-    for row in dropped.iter().flatten() {
-        book.entry(row.stage.unwrap_or(LossStage::Other)).or_default();
+    let (coverage, mut dropped) = (coverage(analysis), dropped(analysis));
+    for stage in dropped.iter().flatten().filter_map(|row| row.stage) {
+        book.entry(stage).or_default();
     }
     let stages = book.into_iter().map(|(place, lines)| stage(analysis, place, lines, &dropped));
-    let mut ledger = Ledger { stages: stages.collect(), coverage, dropped, next: None };
+    let stages = stages.collect();
+    dropped.iter_mut().for_each(|rows| rows.truncate(MOST_ROWS));
+    let mut ledger = Ledger { stages, coverage, dropped, next: None };
     ledger.next = ledger.next_step();
     ledger
 }
@@ -435,16 +444,16 @@ fn netfilter_lines(analysis: &Analysis<'_>, book: &mut BTreeMap<LossStage, Vec<L
     }
 }
 
-/// The disciplines of each netdev, summed by kind. A parent counts the drops of its children, too.
+/// The disciplines of each netdev, summed by kind.
 fn qdisc_lines(analysis: &Analysis<'_>, book: &mut BTreeMap<LossStage, Vec<LossCounter>>) {
     for netdev in &analysis.observation.after.netdevs {
-        let all = analysis.qdiscs(netdev);
-        let is_parent = |one: &Qdisc| {
-            all.iter().any(|(_, other)| one.handle != 0 && other.parent >> 16 == one.handle >> 16)
-        };
-        let on_purpose = all.iter().any(|(_, qdisc)| qdisc.is_egress() && qdisc.drops_on_purpose());
+        let leaves = analysis.leaf_qdiscs(netdev);
+        let on_purpose = analysis
+            .qdiscs(netdev)
+            .iter()
+            .any(|(_, qdisc)| qdisc.is_egress() && qdisc.drops_on_purpose());
         let mut kinds: BTreeMap<&str, (u64, u64)> = BTreeMap::new();
-        for (old, new) in all.iter().filter(|(_, new)| new.is_egress() && !is_parent(new)) {
+        for (old, new) in leaves {
             let sums = kinds.entry(new.kind.as_str()).or_default();
             // 32 bits, which wrap
             sums.0 += u64::from(new.drops.wrapping_sub(old.drops));

@@ -161,6 +161,17 @@ impl<'a> Analysis<'a> {
         own.filter_map(|new| Some((old.iter().find(|old| same(new, old))?, new))).collect()
     }
 
+    /// Those that hold the packets. A discipline above them counts their drops a second time.
+    pub fn leaf_qdiscs(&self, netdev: &Netdev) -> Vec<(&'a Qdisc, &'a Qdisc)> {
+        let mut leaves = self.qdiscs(netdev);
+        let parents: BTreeSet<u32> = leaves.iter().map(|(_, qdisc)| qdisc.parent >> 16).collect();
+        leaves.retain(|(_, qdisc)| {
+            let is_parent = qdisc.handle != 0 && parents.contains(&(qdisc.handle >> 16));
+            qdisc.is_egress() && !qdisc.kind.starts_with("mq") && !is_parent
+        });
+        leaves
+    }
+
     /// Connections that exist in both snapshots: before and after.
     pub fn connections(&self) -> Vec<(&'a Connection, &'a Connection)> {
         let Some((Reading::Value(old), Reading::Value(new))) =

@@ -136,7 +136,7 @@ fn not_counted(ledger: &Ledger, all: bool) -> Styled {
 /// What the kernel's event says where it differs by more than 1% from the counters, and what was
 /// lost in other network namespaces.
 fn by_event(stage: &StageLosses) -> Vec<String> {
-    let counted = stage.by_subject().values().fold(0, |sum: u64, it| sum.saturating_add(*it));
+    let counted = stage.by_counters();
     let event =
         stage.by_event.filter(|event| event.abs_diff(counted) as f64 > 0.01 * counted as f64);
     let event = event.filter(|event| *event > 0).map(|event| format!("skb:kfree_skb {event}"));

@@ -86,16 +86,9 @@ fn drops(analysis: &Analysis<'_>, netdev: &Netdev) -> Option<Finding> {
         return None;
     }
     let (mut packets, mut limit) = (0, None);
-    let all = analysis.qdiscs(netdev);
-    // A parent discipline counts the drops of its children a second time.
-    let above = |one: &Qdisc| {
-        all.iter().any(|(_, other)| one.handle != 0 && other.parent >> 16 == one.handle >> 16)
-    };
-    for (old, new) in &all {
+    let leaves = analysis.leaf_qdiscs(netdev).into_iter();
+    for (old, new) in leaves.filter(|(_, new)| !new.drops_on_purpose()) {
         let (took, lost, _) = grown(old, new);
-        if new.kind.starts_with("mq") || above(new) || new.drops_on_purpose() {
-            continue;
-        }
         packets = sum([packets, took]);
         if lost > 0 {
             dropped += u64::from(lost);

@@ -57,8 +57,7 @@ pub(super) fn find(analysis: &Analysis<'_>, ledger: &Ledger) -> Vec<Finding> {
 /// it, because counters and events are not read at one time.
 fn has_counters(ledger: &Ledger, stage: LossStage) -> bool {
     let counted = |losses: &StageLosses| {
-        let counted = losses.by_subject().values().fold(0, |sum: u64, it| sum.saturating_add(*it));
-        counted as f64 >= 0.99 * losses.by_event.unwrap_or(0) as f64
+        losses.by_counters() as f64 >= 0.99 * losses.by_event.unwrap_or(0) as f64
     };
     match stage {
         LossStage::PacketSocket | LossStage::Neighbour | LossStage::VirtualDevice => false,

@@ -131,7 +131,7 @@ fn protocols(analysis: &Analysis<'_>, ledger: &Ledger) -> Vec<Finding> {
 }
 
 const FIND_THE_REASON: &str =
-    "find the address or route (dropwatch; the skb:kfree_skb tracepoint reports the reason)";
+    "find the address or route: netsilo check -v lists what the kernel dropped, with the reason";
 
 fn advice(subject: &Subject) -> &'static str {
     let Subject::Protocol(protocol) = subject else { return FIND_THE_REASON };

@@ -139,7 +139,8 @@ fn requests(mut full: Full<'_>, limit: Option<u64>) -> Finding {
             "{reader}: {lost} requests for connections were dropped, cause not known: its accept \
              queue was not full, and a full SYN queue answers with cookies"
         );
-        let what = "find the reason (netsilo show --drops)".to_owned();
+        let what = "find the reason and the place among what the kernel dropped (netsilo check -v)"
+            .to_owned();
         let remedy = by_hand(what, rejected(&full, "all requests that were dropped"));
         return full.finding(FindingId::ListenOverflow, title, vec![remedy]);
     }
@@ -210,7 +211,7 @@ pub(super) fn answered(analysis: &Analysis<'_>) -> Option<Finding> {
         subject: Subject::Protocol(ProtocolPart::TcpRequests),
         title: format!(
             "half-open connections fill a SYN queue: {answered} requests were answered with \
-             cookies, and nothing was lost"
+             cookies, and none of them was dropped"
         ),
         evidence,
         remedies: vec![by_hand(
