@@ -26,8 +26,13 @@ fuzz_target!(|text: &str| {
     points_into(text, &sockets);
     if let Ok(sockets) = sockets {
         let mut again = "header\n".to_owned();
+        let mut printed: BTreeMap<(u16, u32), u32> = BTreeMap::new();
         for s in &sockets {
-            let _ = write!(again, "1: 0:{:04X} 0:0 07 0:{:08X} 0:0 0 0 0 ", s.port, s.queued);
+            let before = printed.entry((s.port, s.group)).or_default();
+            // Sockets of one group have one address; an address of each group.
+            let address = format!("{}.{}", s.group, *before / s.group);
+            *before += 1;
+            let _ = write!(again, "1: {address}:{:X} 0:0 07 0:{:X} 0:0 0 0 0 ", s.port, s.queued);
             let _ = writeln!(again, "{} 2 0 {}", s.inode, s.drops);
         }
         assert_eq!(net_udp(&again), Ok(sockets));
