@@ -170,28 +170,130 @@ pub(crate) trait Cpus {
     }
 }
 
+/// A CPU that runs a step, and how busy the other threads of its core are: at most 1.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Place {
+    pub(crate) cpu: CpuId,
+    sibling_busy: f64,
+}
+
+impl Place {
+    pub(crate) fn new(cpus: &impl Cpus, cpu: CpuId) -> Self {
+        Self { cpu, sibling_busy: cpus.sibling_busy(cpu).min(1.0) }
+    }
+
+    /// How much longer the same takes while the sibling is busy.
+    #[inline]
+    pub(crate) fn slow(self, prices: &Prices) -> f64 {
+        prices.slow(self.sibling_busy)
+    }
+
+    /// Adds time (ns) of each second to the CPU's softirqs, and returns it as a share.
+    #[inline]
+    pub(crate) fn softirq(self, prices: &Prices, loads: &mut Loads, ns: f64) -> f64 {
+        let share = ns * self.slow(prices) / 1e9;
+        loads.on_mut(self.cpu).softirq += share;
+        share
+    }
+}
+
+/// A CPU that polls.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Poller {
+    pub(crate) place: Place,
+    /// Share of the packets.
+    pub(crate) share: f64,
+    is_far_from_device: bool,
+}
+
+impl Poller {
+    /// What a packet takes more on a CPU that is far from the device (ns).
+    pub(crate) fn more_lines(&self, prices: &Prices) -> f64 {
+        prices.device_lines(self.is_far_from_device) - prices.device_lines(false)
+    }
+}
+
 /// Packets that are polled on one CPU and processed on one.
 #[derive(Debug, Clone, Copy)]
 struct Pair {
-    from: CpuId,
-    to: CpuId,
+    from: Place,
+    to: Place,
     /// Share of all packets that `from` polls.
     polled: f64,
     /// Share of these that `to` processes.
     part: f64,
+    distance: Distance,
+    /// Share of the time in which `to` idles, and in which its backlog is not scheduled.
+    idle: f64,
+    unscheduled: f64,
 }
 
 impl Pair {
     fn share(&self) -> f64 {
         self.polled * self.part
     }
+
+    fn stays(&self) -> bool {
+        self.from.cpu == self.to.cpu
+    }
 }
 
-/// Packets of one kind, and what their steps depend on.
-pub(crate) struct Steps<'a, C> {
-    pub(crate) cpus: &'a C,
+/// Where packets run, with what the cost of each step depends on: the same under all assumptions,
+/// of which a forecast makes a dozen.
+#[derive(Debug, Clone)]
+pub(crate) struct Route {
+    pub(crate) pollers: Vec<Poller>,
+    /// Pairs of the CPU that polls and the CPU that runs the protocol, which do not depend on each
+    /// other under RPS.
+    pairs: Vec<Pair>,
+    /// Whether packets pass a backlog.
+    is_steered: bool,
+    pub(crate) is_threaded: bool,
+    begun: f64,
+}
+
+impl Route {
+    pub(crate) fn new(cpus: &impl Cpus, placed: &Placement) -> Self {
+        let Placement { is_threaded, begun, .. } = *placed;
+        let poller = |(&cpu, &share): (&CpuId, &f64)| {
+            let is_far_from_device = cpus.is_far_from_device(cpu);
+            Poller { place: Place::new(cpus, cpu), share, is_far_from_device }
+        };
+        let pollers: Vec<Poller> = placed.poll.iter().map(poller).collect();
+        let is_steered = placed.protocol.is_some();
+        let targets: Vec<_> =
+            placed.protocol.iter().flatten().map(|(to, part)| (*to, *part)).collect();
+        let mut pairs = Vec::with_capacity(pollers.len() * targets.len().max(1));
+        for Poller { place: from, share: polled, .. } in &pollers {
+            let own = (!is_steered).then_some((from.cpu, 1.0));
+            pairs.extend(own.into_iter().chain(targets.iter().copied()).map(|(to, part)| Pair {
+                from: *from,
+                to: Place::new(cpus, to),
+                polled: *polled,
+                part,
+                distance: cpus.distance(from.cpu, to),
+                idle: cpus.idle(to),
+                unscheduled: 1.0 - cpus.softirq(to).min(MOST_SCHEDULED),
+            }));
+        }
+        Self { pollers, pairs, is_steered, is_threaded, begun }
+    }
+
+    /// The packets that are polled and processed on different CPUs.
+    fn steered(&self) -> impl Iterator<Item = &Pair> {
+        self.pairs.iter().filter(|pair| !pair.stays())
+    }
+
+    /// The share of the packets that RPS takes to another CPU.
+    pub(crate) fn away(&self) -> f64 {
+        self.steered().map(Pair::share).sum()
+    }
+}
+
+/// Packets of one kind, and what their steps cost.
+pub(crate) struct Steps<'a> {
+    pub(crate) route: &'a Route,
     pub(crate) prices: &'a Prices,
-    pub(crate) placed: &'a Placement,
     /// Packets of one poll.
     pub(crate) batch: f64,
     /// Packets per second.
@@ -200,103 +302,68 @@ pub(crate) struct Steps<'a, C> {
     pub(crate) is_backlog: bool,
 }
 
-impl<C: Cpus> Steps<'_, C> {
+impl Steps<'_> {
     /// Adds polls, protocol, and what RPS takes between them.
     pub(crate) fn add(&self, loads: &mut Loads, parts: Parts) {
         self.polls(loads, parts);
         // The hash gives most CPUs the same part, and a power takes long.
-        let mut last = (f64::NAN, 0.0);
-        for pair in self.pairs() {
+        let mut last = (f64::NAN, f64::NAN, 0.0);
+        for pair in &self.route.pairs {
             let packets = self.packets * pair.share();
-            loads.path.protocol += self.softirq(loads, pair.to, packets * parts.protocol);
-            if self.placed.protocol.is_some() {
-                if last.0 != pair.part {
-                    last = (pair.part, self.sends(pair.part));
+            loads.path.protocol += pair.to.softirq(self.prices, loads, packets * parts.protocol);
+            if self.route.is_steered {
+                if (last.0, last.1) != (pair.polled, pair.part) {
+                    last = (pair.polled, pair.part, self.sends(pair));
                 }
-                self.steer(loads, pair, last.1);
+                self.steer(loads, pair, packets, last.2);
             }
         }
     }
 
-    /// Adds time (ns) of each second to a CPU's softirqs, and returns it as a share; it takes
-    /// longer while the sibling is busy.
-    #[inline]
-    pub(crate) fn softirq(&self, loads: &mut Loads, cpu: CpuId, ns: f64) -> f64 {
-        let share = ns * self.prices.slow(self.cpus.sibling_busy(cpu)) / 1e9;
-        loads.on_mut(cpu).softirq += share;
-        share
-    }
-
     fn polls(&self, loads: &mut Loads, parts: Parts) {
-        for (cpu, share) in &self.placed.poll {
-            let poll = parts.poll_with(self.begin()) + self.more_lines(*cpu);
-            loads.path.poll += self.softirq(loads, *cpu, self.packets * share * poll);
+        for poller in &self.route.pollers {
+            let poll = parts.poll_with(self.begin()) + poller.more_lines(self.prices);
+            loads.path.poll +=
+                poller.place.softirq(self.prices, loads, self.packets * poller.share * poll);
         }
-    }
-
-    /// What a packet takes more on a CPU that is far from the device (ns).
-    pub(crate) fn more_lines(&self, cpu: CpuId) -> f64 {
-        self.prices.device_lines(self.cpus.is_far_from_device(cpu))
-            - self.prices.device_lines(false)
     }
 
     /// What the begin of a poll costs each of its packets (ns).
     pub(crate) fn begin(&self) -> f64 {
-        self.prices.begin_poll(self.placed.is_threaded) * self.placed.begun / self.batch
-    }
-
-    /// Pairs of the CPU that polls and the CPU that runs the protocol, which do not depend on each
-    /// other under RPS.
-    fn pairs(&self) -> impl Iterator<Item = Pair> {
-        self.placed.poll.iter().flat_map(|(&from, &polled)| {
-            let own = self.placed.protocol.is_none().then_some((from, 1.0));
-            let steered = self.placed.protocol.iter().flatten().map(|(to, part)| (*to, *part));
-            own.into_iter().chain(steered).map(move |(to, part)| Pair { from, to, polled, part })
-        })
-    }
-
-    /// The packets that are polled and processed on different CPUs.
-    fn steered(&self) -> impl Iterator<Item = Pair> {
-        self.pairs().filter(|pair| pair.from != pair.to)
-    }
-
-    /// The share of the packets that RPS takes to another CPU.
-    pub(crate) fn away(&self) -> f64 {
-        self.steered().map(|pair| pair.share()).sum()
+        self.prices.begin_poll(self.route.is_threaded) * self.route.begun / self.batch
     }
 
     /// What RPS costs the CPUs that poll, per packet (ns): a packet passes the backlog also where
     /// it stays on its CPU.
     pub(crate) fn sending(&self) -> f64 {
-        let each = |pair: Pair| {
-            let ipi = self.prices.ipi(self.distance(pair), self.cpus.idle(pair.to)).0;
-            let stays = pair.from == pair.to;
-            let own = if stays { self.backlog(Distance::SameCpu) } else { 0.0 };
+        let each = |pair: &Pair| {
+            let ipi = self.prices.ipi(pair.distance, pair.idle).0;
+            let own = if pair.stays() { self.backlog(Distance::SameCpu) } else { 0.0 };
             pair.share() * (self.prices.enqueue() + own)
-                + self.ipis(pair, self.sends(pair.part)) * ipi / self.packets
+                + self.ipis(pair, self.sends(pair)) * ipi / self.packets
         };
-        if self.placed.protocol.is_none() { 0.0 } else { self.pairs().map(each).sum() }
+        if self.route.is_steered { self.route.pairs.iter().map(each).sum() } else { 0.0 }
     }
 
     /// Time of RPS on its target CPUs, without the protocol, per packet (ns).
     pub(crate) fn receiving(&self) -> f64 {
-        let each = |pair: Pair| {
-            let ipi = self.prices.ipi(self.distance(pair), self.cpus.idle(pair.to)).1;
-            let backlog = self.backlog(self.distance(pair));
-            pair.share() * backlog + self.ipis(pair, self.sends(pair.part)) * ipi / self.packets
+        let each = |pair: &Pair| {
+            let ipi = self.prices.ipi(pair.distance, pair.idle).1;
+            let backlog = self.backlog(pair.distance);
+            pair.share() * backlog + self.ipis(pair, self.sends(pair)) * ipi / self.packets
         };
-        self.steered().map(each).sum()
+        self.route.steered().map(each).sum()
     }
 
-    fn steer(&self, loads: &mut Loads, pair: Pair, sends: f64) {
-        let (packets, ipis) = (self.packets * pair.share(), self.ipis(pair, sends));
-        let distance = self.distance(pair);
-        let (send, receive) = self.prices.ipi(distance, self.cpus.idle(pair.to));
-        let enqueue = self.softirq(loads, pair.from, packets * self.prices.enqueue());
-        let backlog = self.softirq(loads, pair.to, packets * self.backlog(distance));
+    fn steer(&self, loads: &mut Loads, pair: &Pair, packets: f64, sends: f64) {
+        let Self { prices, .. } = self;
+        let ipis = self.ipis(pair, sends);
+        let (send, receive) = prices.ipi(pair.distance, pair.idle);
+        let enqueue = pair.from.softirq(prices, loads, packets * prices.enqueue());
+        let backlog = pair.to.softirq(prices, loads, packets * self.backlog(pair.distance));
         loads.path.steering += enqueue + backlog;
-        let sent = self.softirq(loads, pair.from, ipis * send);
-        loads.path.ipis += sent + self.softirq(loads, pair.to, ipis * receive);
+        let sent = pair.from.softirq(prices, loads, ipis * send);
+        loads.path.ipis += sent + pair.to.softirq(prices, loads, ipis * receive);
         loads.ipis += ipis;
     }
 
@@ -308,22 +375,15 @@ impl<C: Cpus> Steps<'_, C> {
     }
 
     /// IPIs of RPS per second: one for each poll that has packets for the other CPU
-    /// (`net_rps_action_and_irq_enable`), unless its backlog is scheduled. `sends` is the share of
-    /// such polls.
-    fn ipis(&self, pair: Pair, sends: f64) -> f64 {
-        if pair.from == pair.to {
-            return 0.0;
-        }
+    /// (`net_rps_action_and_irq_enable`), unless its backlog is scheduled. There are this many such
+    /// polls.
+    fn ipis(&self, pair: &Pair, polls: f64) -> f64 {
+        if pair.stays() { 0.0 } else { polls * pair.unscheduled }
+    }
+
+    /// The polls per second that have packets for the CPU that processes.
+    fn sends(&self, pair: &Pair) -> f64 {
         let polls = self.packets * pair.polled / self.batch;
-        polls * sends * (1.0 - self.cpus.softirq(pair.to).min(MOST_SCHEDULED))
-    }
-
-    /// The share of the polls that have packets for a CPU that gets this part of the packets.
-    fn sends(&self, part: f64) -> f64 {
-        1.0 - (1.0 - part.min(1.0)).powf(self.batch)
-    }
-
-    fn distance(&self, pair: Pair) -> Distance {
-        self.cpus.distance(pair.from, pair.to)
+        polls * (1.0 - (1.0 - pair.part.min(1.0)).powf(self.batch))
     }
 }

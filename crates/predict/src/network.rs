@@ -13,7 +13,7 @@ use crate::demands::{Amount, Demands};
 use crate::layout::{Layout, Polled};
 use crate::limit::FULL;
 use crate::limit::{Limit, Used, fullest};
-use crate::loads::{Cpus, Loads, Steps};
+use crate::loads::{Cpus, Loads, Route, Steps};
 use crate::placement::MOST_BATCH;
 use crate::prediction::{CpuTime, Prediction};
 use crate::scenario::{Kernel, Scenario};
@@ -256,7 +256,8 @@ impl<'a> Network<'a> {
         let task_demand = taken.task / servers.min(1.0);
         let reading = self.threads.residence(task_demand, servers, customers);
         let has_threads = self.layout.siblings.iter().any(|others| !others.is_empty());
-        let slow = self.demands.prices.slow(if has_threads { self.client.busy } else { 0.0 });
+        let slow =
+            self.demands.prices.slow(if has_threads { self.client.busy.min(1.0) } else { 0.0 });
         let client_demand = slow * client * 1e-9;
         let client_cpus = self.cpus.len() as f64 * values.balance;
         let asking = self.client.residence(client_demand, client_cpus, customers);
@@ -282,7 +283,7 @@ impl<'a> Network<'a> {
         let (mut idle, mut slow) = (0.0, 0.0);
         for (at, cpu) in self.cpus.iter().enumerate() {
             idle += cpu.room / room * (1.0 - cpu.busy());
-            let slower = self.demands.prices.slow(self.sibling_busy(CpuId(at as u32)));
+            let slower = self.demands.prices.slow(self.sibling_busy(CpuId(at as u32)).min(1.0));
             slow += cpu.room / room * slower;
         }
         self.gather();
@@ -308,7 +309,8 @@ impl<'a> Network<'a> {
                 parts.protocol += protocol / self.demands.packets;
             }
             let (packets, batch) = (*packets, placed.batch);
-            let steps = Steps { cpus: &*self, prices, placed, batch, packets, is_backlog: false };
+            let route = &Route::new(&*self, placed);
+            let steps = Steps { route, prices, batch, packets, is_backlog: false };
             let before = taken.loads.path.poll;
             steps.add(&mut taken.loads, parts);
             if placed.protocol.is_some() {

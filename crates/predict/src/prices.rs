@@ -24,6 +24,17 @@ pub(crate) struct Prices {
     pub(crate) assumptions: Assumptions,
     /// How much slower a CPU is whose sibling is always busy, as a share.
     pub(crate) slower: f64,
+    /// What depends on the distance, in its order.
+    crossing: [Crossing; 6],
+}
+
+/// What a packet costs that crosses from one CPU to another.
+#[derive(Debug, Clone, Copy, Default)]
+struct Crossing {
+    backlog: f64,
+    /// To send an IPI, and as much to receive it: where it has a cost by distance.
+    ipi: f64,
+    lines: f64,
 }
 
 impl Prices {
@@ -37,6 +48,7 @@ impl Prices {
             ipi: values.ipi_factor(machine),
             assumptions: Assumptions::default(),
             slower: 0.0,
+            crossing: [Crossing::default(); 6],
         }
         .under(Assumptions::default())
     }
@@ -44,7 +56,21 @@ impl Prices {
     /// The same under these assumptions.
     pub(crate) fn under(self, assumptions: Assumptions) -> Self {
         let smt = assumptions.smt.unwrap_or(self.values.smt);
-        Self { assumptions, slower: (2.0 / smt - 1.0).max(0.0), ..self }
+        let mut prices = Self { assumptions, slower: (2.0 / smt - 1.0).max(0.0), ..self };
+        prices.crossing = Distance::ALL.map(|distance| prices.of_crossing(distance));
+        prices
+    }
+
+    fn of_crossing(&self, distance: Distance) -> Crossing {
+        let lines = |count| self.lines_of(distance, count);
+        let dequeue = self.values.backlog * self.unit + lines(|it| it.lines_per_packet / 2.0);
+        let ipi = self.costs.as_ref().map_or(0.0, |costs| costs.ipi_ns.at(distance) / 2.0);
+        let factor = self.assumptions.crossing;
+        Crossing {
+            backlog: dequeue * factor,
+            ipi: ipi * factor,
+            lines: lines(|it| it.lines_per_packet) * factor,
+        }
     }
 
     /// The time of this many cycles of the parameters.
@@ -58,7 +84,6 @@ impl Prices {
     }
 
     /// The lines of a packet that another CPU wrote: the descriptor's, or the packet's own.
-    #[inline]
     fn lines_of(&self, distance: Distance, count: fn(&Costs) -> f64) -> f64 {
         self.costs.as_ref().map_or(0.0, |costs| count(costs) * costs.line_ns.at(distance))
     }
@@ -82,18 +107,16 @@ impl Prices {
     /// RPS's dequeue there, per packet, with the lines that it gets from the CPU that polled.
     #[inline]
     pub(crate) fn backlog(&self, distance: Distance) -> f64 {
-        let dequeue = self.values.backlog * self.unit
-            + self.lines_of(distance, |it| it.lines_per_packet / 2.0);
-        dequeue * self.assumptions.crossing
+        self.crossing[distance as usize].backlog
     }
 
     /// An IPI: to send, and to receive. `asleep` is the share of the time in which the other CPU
     /// idles.
     #[inline]
     pub(crate) fn ipi(&self, distance: Distance, asleep: f64) -> (f64, f64) {
-        if let Some(costs) = &self.costs {
-            let each = costs.ipi_ns.at(distance) / 2.0 * self.assumptions.crossing;
-            return (each, each);
+        if self.costs.is_some() {
+            let Crossing { ipi, .. } = self.crossing[distance as usize];
+            return (ipi, ipi);
         }
         let send = self.values.ipi_send + asleep * self.values.ipi_sleeper;
         (send * self.unit * self.ipi * self.assumptions.crossing, self.receive())
@@ -116,7 +139,7 @@ impl Prices {
     /// The lines of a packet that the protocol wrote, for its reader.
     #[inline]
     pub(crate) fn lines(&self, distance: Distance) -> f64 {
-        self.lines_of(distance, |it| it.lines_per_packet) * self.assumptions.crossing
+        self.crossing[distance as usize].lines
     }
 
     /// The completion of a sent packet, with the lines that it gets from the CPU that sent.
@@ -131,9 +154,9 @@ impl Prices {
         self.lines_of(distance, |it| it.device_lines_per_packet)
     }
 
-    /// How much slower a CPU is whose sibling is busy for this share of the time.
+    /// How much slower a CPU is whose sibling is busy for this share of the time: at most 1.
     #[inline]
     pub(crate) fn slow(&self, sibling_busy: f64) -> f64 {
-        1.0 + self.slower * sibling_busy.min(1.0)
+        1.0 + self.slower * sibling_busy
     }
 }

@@ -4,11 +4,10 @@ use netsilo_model::machine::cpuset::{CpuId, CpuSet};
 
 use crate::assumptions::Assumptions;
 use crate::limit::{Limit, Used, fullest};
-use crate::live::loads::{self, PollTime};
+use crate::live::loads::{PollTime, Routed};
 use crate::live::work::Work;
 use crate::loads::{Loads, Parts};
 use crate::parameters::Table;
-use crate::placement::Placement;
 use crate::prediction::CpuTime;
 use crate::prices::Prices;
 
@@ -33,21 +32,22 @@ impl Assumed {
     /// `full` are the packets of each queue's polls if these take as many as they may.
     pub(super) fn new(
         work: &Work<'_>,
-        present: &[Placement],
+        present: &[Routed],
         full: &[f64],
         assumptions: Assumptions,
     ) -> Self {
         let prices = Prices::observed(work.analysis, Table::shipped().values(), assumptions);
         let both = || work.queues.iter().zip(present);
         let parts: Vec<Parts> =
-            both().map(|(queue, now)| loads::parts(work, &prices, queue, now)).collect();
+            both().map(|(queue, now)| now.parts(work, &prices, queue)).collect();
         let polls = both().zip(&parts);
-        let polls = polls.map(|((queue, now), it)| PollTime::new(work, &prices, queue, *it, now));
+        let polls = polls.map(|((queue, now), it)| PollTime::new(&prices, queue, *it, now));
         let (polls, before) = (polls.collect(), Loads::default());
         let now = (1.0, Limit::Load);
         let mut it = Self { assumptions, prices, parts, polls, full: before.clone(), before, now };
         let all = || present.iter().enumerate();
-        it.before = it.loads_of(work, present, all().map(|(at, now)| (at, now, now.batch)));
+        it.before =
+            it.loads_of(work, present, all().map(|(at, now)| (at, now, now.placement.batch)));
         it.full = it.loads_of(work, present, all().map(|(at, now)| (at, now, full[at])));
         it.now = limit(work, times(work, &it.before, &it.full), &Staying::default());
         it
@@ -74,13 +74,13 @@ impl Assumed {
     pub(super) fn loads_of<'p>(
         &self,
         work: &Work<'_>,
-        now: &[Placement],
-        placed: impl Iterator<Item = (usize, &'p Placement, f64)>,
+        now: &[Routed],
+        placed: impl Iterator<Item = (usize, &'p Routed, f64)>,
     ) -> Loads {
         let mut loads = Loads::default();
         for (at, placed, batch) in placed {
-            let (queue, placed) = (&work.queues[at], (&now[at], placed, batch));
-            loads::add(&mut loads, work, &self.prices, queue, self.parts[at], placed);
+            let (queue, parts) = (&work.queues[at], self.parts[at]);
+            placed.add(&mut loads, &self.prices, queue, parts, (&now[at], batch));
         }
         loads
     }

@@ -10,7 +10,7 @@ use netsilo_model::snapshot::host::Snapshot;
 use serde::{Deserialize, Serialize};
 
 use crate::assumptions::{Assumptions, End};
-use crate::live::loads;
+use crate::live::loads::Routed;
 use crate::live::work::{Queue, Work};
 use crate::loads::Loads;
 use crate::parameters::Values;
@@ -111,9 +111,9 @@ fn ipis(work: &Work<'_>, values: &Values, placement: impl Fn(usize) -> Placement
     let mut loads = Loads::default();
     for (number, queue) in work.queues.iter().enumerate() {
         let queue = Queue { ns: queue.ns.or(Some(ANY)), ..queue.clone() };
-        let placed = placement(number);
-        let parts = loads::parts(work, &prices, &queue, &placed);
-        loads::add(&mut loads, work, &prices, &queue, parts, (&placed, &placed, placed.batch));
+        let placed = Routed::new(work, &queue, placement(number));
+        let parts = placed.parts(work, &prices, &queue);
+        placed.add(&mut loads, &prices, &queue, parts, (&placed, placed.placement.batch));
     }
     loads.ipis
 }

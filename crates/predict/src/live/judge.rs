@@ -7,6 +7,7 @@
 
 use std::cell::OnceCell;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::rc::Rc;
 
 use netsilo_model::change::{Change, Target};
 use netsilo_model::derive::analysis::Analysis;
@@ -23,6 +24,7 @@ use crate::live::assumed::{Assumed, Staying, limit, time_of, times};
 use crate::live::claim::{Claim, is_near_full};
 use crate::live::completions::{self, Moved};
 use crate::live::expected::{AS_IT_IS, Expected};
+use crate::live::loads::Routed;
 use crate::live::proposal::Proposal;
 use crate::live::supposed::Supposed;
 use crate::live::unknowns::Unknown;
@@ -39,7 +41,7 @@ const NINE_OF_TEN: f64 = 1.645;
 struct Placed {
     /// The queues whose packets run elsewhere than now, by number: with flows as uneven and polls
     /// as small as they may be, as likely, and at best.
-    moved: BTreeMap<usize, [Placement; 3]>,
+    moved: BTreeMap<usize, [Rc<Routed>; 3]>,
     /// What another XPS moves; `None` if that is not known.
     sent: Option<Moved>,
 }
@@ -49,31 +51,35 @@ impl Placed {
     /// ones; `None`: anything may differ. What they lack is as in the last snapshot.
     fn new(judge: &Judge<'_>, settings: &Snapshot, changes: Option<&[Change]>) -> Self {
         let Judge { work, present, .. } = judge;
-        let ways = |number| {
+        let moved = |number: usize| {
             let way = Placement::by_arrivals(work, number, settings);
-            (number, [End::Worst, End::Likely, End::Best].map(way))
+            let ways = [End::Worst, End::Likely, End::Best].map(way);
+            let is_moved = ways.iter().any(|way| *way != present[number].placement);
+            is_moved.then(|| (number, routed(work, number, ways)))
         };
-        let placed = judge.touched(settings).into_iter().map(ways);
-        let is_moved = |(number, ways): &(usize, [Placement; 3])| {
-            ways.iter().any(|way| *way != present[*number])
-        };
+        let moved = judge.touched(settings).into_iter().filter_map(moved).collect();
         let is_xps = |change: &Change| matches!(change.target, Target::XpsCpus(_));
         let sent = if changes.is_some_and(|changes| !changes.iter().any(is_xps)) {
             Some(Moved::default())
         } else {
             completions::moved(work, settings)
         };
-        Self { moved: placed.filter(is_moved).collect(), sent }
+        Self { moved, sent }
     }
 
     /// The queues whose packets run elsewhere than now.
-    fn moved(&self, arrivals: End) -> impl Iterator<Item = (usize, &Placement)> {
-        self.moved.iter().map(move |(number, ways)| (*number, arrivals.of(ways.each_ref())))
+    fn moved(&self, arrivals: End) -> impl Iterator<Item = (usize, &Routed)> {
+        self.moved.iter().map(move |(number, ways)| (*number, &**arrivals.of(ways.each_ref())))
+    }
+
+    /// The same without their routes.
+    fn placements(&self, arrivals: End) -> impl Iterator<Item = (usize, &Placement)> {
+        self.moved(arrivals).map(|(number, it)| (number, &it.placement))
     }
 
     /// Whether the work runs on the same CPUs however the flows of RPS arrive.
     fn is_same_for(&self, arrivals: End) -> bool {
-        self.moved(arrivals).eq(self.moved(End::Likely))
+        self.placements(arrivals).eq(self.placements(End::Likely))
     }
 
     /// Whether another XPS moves something, as far as that is known.
@@ -82,14 +88,15 @@ impl Placed {
     }
 
     /// Whether all work stays on its CPUs, however many packets gather there.
-    fn keeps_cpus(&self, present: &[Placement]) -> bool {
+    fn keeps_cpus(&self, present: &[Routed]) -> bool {
         let cpus = |it: &Placement| (it.poll.clone(), it.protocol.clone(), it.steered);
-        let mut moved = self.moved(End::Likely);
-        moved.all(|(number, it)| cpus(it) == cpus(&present[number])) && !self.moves_sent()
+        let mut moved = self.placements(End::Likely);
+        moved.all(|(number, it)| cpus(it) == cpus(&present[number].placement)) && !self.moves_sent()
     }
 
-    fn is_as_observed(&self, present: &[Placement]) -> bool {
-        self.moved(End::Likely).all(|(number, it)| *it == present[number]) && !self.moves_sent()
+    fn is_as_observed(&self, present: &[Routed]) -> bool {
+        let mut moved = self.placements(End::Likely);
+        moved.all(|(number, it)| *it == present[number].placement) && !self.moves_sent()
     }
 
     /// What was not measured.
@@ -97,6 +104,19 @@ impl Placed {
         let what = "that packets are sent where data is read";
         self.moves_sent().then(|| what.to_owned()).into_iter()
     }
+}
+
+/// The routes of a queue by how its packets arrive, of which most are the same.
+fn routed(
+    work: &Work<'_>,
+    number: usize,
+    [worst, likely, best]: [Placement; 3],
+) -> [Rc<Routed>; 3] {
+    let route = |placement| Rc::new(Routed::new(work, &work.queues[number], placement));
+    let likely = route(likely);
+    let or_likely = |it: Placement| if it == likely.placement { likely.clone() } else { route(it) };
+    let (worst, best) = (or_likely(worst), or_likely(best));
+    [worst, likely, best]
 }
 
 /// Interrupts per second of a queue; `None` if they were not counted.
@@ -112,7 +132,7 @@ pub struct Judge<'a> {
     /// At the load that is asked for.
     work: Work<'a>,
     /// Where each queue's packets run now.
-    present: Vec<Placement>,
+    present: Vec<Routed>,
     /// Packets of each queue's polls if these take as many as they may.
     full: Vec<f64>,
     /// Interrupts per second of the queues; `None` if none was counted.
@@ -132,10 +152,11 @@ impl<'a> Judge<'a> {
     /// The machine of this work, at `load` times the observed load.
     pub fn new(observed: Work<'a>, load: f64) -> Self {
         let work = observed.clone().times(load);
-        let queues = 0..work.queues.len();
-        let present: Vec<Placement> =
-            queues.map(|number| Placement::present(&work, number)).collect();
-        let full_batch = |(queue, now): (&Queue<'_>, &Placement)| {
+        let present =
+            |(number, queue)| Routed::new(&work, queue, Placement::present(&work, number));
+        let present: Vec<Routed> = work.queues.iter().enumerate().map(present).collect();
+        let full_batch = |(queue, now): (&Queue<'_>, &Routed)| {
+            let now = &now.placement;
             let wait = now.full_wait(&work, queue, |cpu| work.cpus.get(&cpu).copied());
             now.full_batch(queue, wait)
         };
@@ -152,7 +173,7 @@ impl<'a> Judge<'a> {
         }
         let is_other = |number: &usize| {
             let after = Placement::new(&work, *number, work.analysis.after(), End::Likely);
-            after != present[*number]
+            after != present[*number].placement
         };
         let others = (0..work.queues.len()).filter(is_other).collect();
         let interrupts = work.queues.iter().filter_map(|it| interrupts_of(&work, it));
@@ -200,9 +221,9 @@ impl<'a> Judge<'a> {
     fn loads(&self, it: &Assumed, placed: &Placed) -> Loads {
         let now = &self.present;
         let come = (placed.moved(it.assumptions.arrivals))
-            .map(|(number, placed)| (number, placed, placed.batch));
+            .map(|(number, placed)| (number, placed, placed.placement.batch));
         let come = it.loads_of(&self.work, now, come);
-        let gone = placed.moved.keys().map(|number| (*number, now[*number].batch));
+        let gone = placed.moved.keys().map(|number| (*number, now[*number].placement.batch));
         let mut loads = self.changed(it, &it.before, gone, come);
         self.add_sent(it, placed, &mut loads);
         loads
@@ -242,7 +263,7 @@ impl<'a> Judge<'a> {
                     numbers.insert(*number);
                     continue;
                 };
-                let (queue, now) = (&work.queues[*number], &present[*number]);
+                let (queue, now) = (&work.queues[*number], &present[*number].placement);
                 let wait = *wait.get_or_insert_with(|| now.full_wait(work, queue, then));
                 let batch = now.full_batch(queue, wait);
                 more.push((*cpu, polls.softirq(batch) - polls.softirq(self.full[*number])));
@@ -252,9 +273,10 @@ impl<'a> Judge<'a> {
         let gone = numbers.iter().map(|number| (*number, self.full[*number]));
         let come = numbers.iter().map(|number| {
             let moved = placed.moved.get(number);
-            let moved = moved.map(|ways| it.assumptions.arrivals.of(ways.each_ref()));
+            let moved = moved.map(|ways| &**it.assumptions.arrivals.of(ways.each_ref()));
             let (queue, placed) = (&work.queues[*number], moved.unwrap_or(&present[*number]));
-            (*number, placed, placed.full_batch(queue, placed.full_wait(work, queue, then)))
+            let wait = placed.placement.full_wait(work, queue, then);
+            (*number, placed, placed.placement.full_batch(queue, wait))
         });
         let come = it.loads_of(work, present, come);
         let mut full = self.changed(it, &it.full, gone, come);
@@ -431,9 +453,9 @@ impl Judge<'_> {
     fn interrupts(&self, placed: Option<&Placed>) -> Option<f64> {
         let more = |(number, new): (usize, &Placement)| {
             let counted = interrupts_of(&self.work, &self.work.queues[number])?;
-            Some(counted * (self.present[number].batch / new.batch - 1.0))
+            Some(counted * (self.present[number].placement.batch / new.batch - 1.0))
         };
-        let moved = placed.map(|placed| placed.moved(End::Likely)).into_iter().flatten();
+        let moved = placed.map(|placed| placed.placements(End::Likely)).into_iter().flatten();
         Some(self.interrupts? + moved.filter_map(more).sum::<f64>())
     }
 
@@ -447,8 +469,9 @@ impl Judge<'_> {
     /// added.
     fn model_ends(&self, as_it_is: &Judge<'_>, state: &State, placed: &Placed) -> [f64; 2] {
         let (error, ratio) = (&Table::shipped().error, state.ratio());
-        let polls = placed.moved(End::Likely);
-        let moved = polls.filter(|(number, then)| self.present[*number].poll != then.poll);
+        let polls = placed.placements(End::Likely);
+        let moved =
+            polls.filter(|(number, then)| self.present[*number].placement.poll != then.poll);
         let packets: f64 = moved.map(|(number, _)| self.work.queues[number].packets).sum();
         // On a supposed machine, packets arrive on other queues.
         let is_observed = std::ptr::eq(self, as_it_is);

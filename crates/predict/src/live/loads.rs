@@ -4,75 +4,146 @@ use netsilo_model::machine::cpuset::CpuId;
 use netsilo_model::machine::topology::Distance;
 
 use crate::live::work::{Queue, Work};
-use crate::loads::{Cpus, LEAST_POLL, Loads, Parts, Steps};
+use crate::loads::{Cpus, LEAST_POLL, Loads, Parts, Place, Route, Steps};
 use crate::placement::Placement;
 use crate::prices::Prices;
 
-/// Adds the loads of a queue's packets: divided as `now`, which was measured, and placed as
-/// `placed`, with that number of packets in a poll. `parts` are those of its packets.
-pub(crate) fn add(
-    loads: &mut Loads,
-    work: &Work<'_>,
-    prices: &Prices,
-    queue: &Queue<'_>,
-    parts: Parts,
-    (now, placed, batch): (&Placement, &Placement, f64),
-) {
-    if queue.ns.is_none() {
-        return;
-    }
-    let cpus = Seen { work, queue };
-    let steps = Steps { batch, ..steps(&cpus, prices, placed) };
-    steps.add(loads, parts);
-    handlers(&steps, now, loads);
-    readers(&steps, loads);
-    for (from, to, ipis) in woken(&steps) {
-        let (send, receive) = prices.reschedule(steps.cpus.distance(from, to));
-        let sent = steps.softirq(loads, from, ipis * send);
-        loads.path.wakeups += sent + steps.softirq(loads, to, ipis * receive);
-        loads.ipis += ipis;
-    }
+/// Where the packets of one queue run, with what the cost of each step depends on.
+#[derive(Debug, Clone)]
+pub(crate) struct Routed {
+    pub(crate) placement: Placement,
+    route: Route,
+    reads: Vec<Read>,
+    wakeups: Vec<Wakeup>,
 }
 
-fn steps<'a, 'b>(
-    cpus: &'a Seen<'a, 'b>,
-    prices: &'a Prices,
-    placed: &'a Placement,
-) -> Steps<'a, Seen<'a, 'b>> {
-    let Queue { packets, is_backlog, .. } = *cpus.queue;
-    Steps { cpus, prices, placed, batch: placed.batch, packets, is_backlog }
+/// What one CPU reads.
+#[derive(Debug, Clone)]
+struct Read {
+    cpu: CpuId,
+    /// Packets per second of which it gets the lines from another CPU.
+    packets: f64,
+    /// The part of the packets that a CPU at this distance ran the protocol of.
+    from: Vec<(f64, Distance)>,
 }
 
-/// Divides the measured time of a queue's packet into poll and protocol.
-pub(crate) fn parts(work: &Work<'_>, prices: &Prices, queue: &Queue<'_>, now: &Placement) -> Parts {
-    let Some(ns) = queue.ns else { return Parts::default() };
-    let cpus = Seen { work, queue };
-    let steps = &steps(&cpus, prices, now);
-    let begin = steps.begin();
-    if queue.is_backlog {
-        return Parts { poll: 0.0, begin, protocol: ns };
-    }
-    // What RPS takes away from the CPU that polls, and what it costs there.
-    let away = steps.away();
-    let measured = (ns - steps.sending() - waking(steps)).max(LEAST_POLL * ns);
-    if let (Some(steered), true) = (queue.steered_ns, away > 0.0) {
-        let protocol = (steered - steps.receiving() / away).max(LEAST_POLL * steered);
-        let poll = (measured - (1.0 - away) * protocol).max(LEAST_POLL * measured);
-        return Parts { poll, begin, protocol };
-    }
-    let share = prices.protocol_share(queue, work.protocol_share);
-    let ratio = share / (1.0 - share).max(f64::MIN_POSITIVE);
-    let poll = measured / (1.0 + (1.0 - away) * ratio);
-    Parts { poll, begin, protocol: poll * ratio }
+/// The IPIs of wakeups per second, from one CPU to another.
+#[derive(Debug, Clone, Copy)]
+struct Wakeup {
+    from: Place,
+    to: Place,
+    distance: Distance,
+    ipis: f64,
 }
 
-/// The handlers of the interrupts, one for each poll: where the queue is polled, or was before a
-/// kthread does it.
-fn handlers(steps: &Steps<'_, Seen<'_, '_>>, now: &Placement, loads: &mut Loads) {
-    let ns = steps.cpus.queue.handler_ns * now.batch / steps.batch;
-    let placed = if steps.placed.is_threaded { now } else { steps.placed };
-    for (cpu, share) in &placed.poll {
-        loads.path.poll += steps.softirq(loads, *cpu, steps.packets * share * ns);
+impl Routed {
+    pub(crate) fn new(work: &Work<'_>, queue: &Queue<'_>, placement: Placement) -> Self {
+        let cpus = Seen { work, queue };
+        let apart = 1.0 - placement.steered;
+        let read = |(&cpu, share): (&CpuId, &f64)| {
+            let from = |(from, part): (&CpuId, &f64)| (*part, cpus.distance(*from, cpu));
+            let packets = queue.packets * share * apart;
+            Read { cpu, packets, from: placement.protocol().iter().map(from).collect() }
+        };
+        let mut wakeups = Vec::new();
+        // A reader that sleeps on an idle CPU needs one, unless the protocol runs there.
+        for (&to, rate) in queue.wakeups.iter().filter(|_| apart > 0.0) {
+            let woken = rate * apart * cpus.idle(to);
+            let others = placement.protocol().iter().filter(|(from, _)| **from != to);
+            wakeups.extend(others.map(|(&from, part)| Wakeup {
+                from: Place::new(&cpus, from),
+                to: Place::new(&cpus, to),
+                distance: cpus.distance(from, to),
+                ipis: woken * part,
+            }));
+        }
+        let reads = queue.read.iter().map(read).collect();
+        Self { route: Route::new(&cpus, &placement), reads, wakeups, placement }
+    }
+
+    fn steps<'a>(&'a self, queue: &Queue<'_>, prices: &'a Prices, batch: f64) -> Steps<'a> {
+        let Queue { packets, is_backlog, .. } = *queue;
+        Steps { route: &self.route, prices, batch, packets, is_backlog }
+    }
+
+    /// Adds the loads of a queue's packets with this number of them in a poll: divided as `now`,
+    /// which was measured. `parts` are those of its packets.
+    pub(crate) fn add(
+        &self,
+        loads: &mut Loads,
+        prices: &Prices,
+        queue: &Queue<'_>,
+        parts: Parts,
+        (now, batch): (&Self, f64),
+    ) {
+        if queue.ns.is_none() {
+            return;
+        }
+        self.steps(queue, prices, batch).add(loads, parts);
+        self.handlers(loads, prices, queue, (now, batch));
+        // The lines that readers get from the CPU that ran the protocol.
+        for Read { cpu, packets, from } in &self.reads {
+            let ns: f64 = from.iter().map(|(part, it)| part * prices.lines(*it)).sum();
+            let task = packets * ns / 1e9;
+            loads.on_mut(*cpu).task += task;
+            loads.path.lines += task;
+        }
+        for Wakeup { from, to, distance, ipis } in &self.wakeups {
+            let (send, receive) = prices.reschedule(*distance);
+            let sent = from.softirq(prices, loads, ipis * send);
+            loads.path.wakeups += sent + to.softirq(prices, loads, ipis * receive);
+            loads.ipis += ipis;
+        }
+    }
+
+    /// The handlers of the interrupts, one for each poll: where the queue is polled, or was before
+    /// a kthread does it.
+    fn handlers(
+        &self,
+        loads: &mut Loads,
+        prices: &Prices,
+        queue: &Queue<'_>,
+        (now, batch): (&Self, f64),
+    ) {
+        let ns = queue.handler_ns * now.placement.batch / batch;
+        let route = if self.route.is_threaded { &now.route } else { &self.route };
+        for poller in &route.pollers {
+            loads.path.poll +=
+                poller.place.softirq(prices, loads, queue.packets * poller.share * ns);
+        }
+    }
+
+    /// Divides the measured time of a queue's packet into poll and protocol, if it was measured
+    /// where the queue is placed here.
+    pub(crate) fn parts(&self, work: &Work<'_>, prices: &Prices, queue: &Queue<'_>) -> Parts {
+        let Some(ns) = queue.ns else { return Parts::default() };
+        let steps = self.steps(queue, prices, self.placement.batch);
+        let begin = steps.begin();
+        if queue.is_backlog {
+            return Parts { poll: 0.0, begin, protocol: ns };
+        }
+        // What RPS takes away from the CPU that polls, and what it costs there.
+        let away = self.route.away();
+        let measured = (ns - steps.sending() - self.waking(prices, queue)).max(LEAST_POLL * ns);
+        if let (Some(steered), true) = (queue.steered_ns, away > 0.0) {
+            let protocol = (steered - steps.receiving() / away).max(LEAST_POLL * steered);
+            let poll = (measured - (1.0 - away) * protocol).max(LEAST_POLL * measured);
+            return Parts { poll, begin, protocol };
+        }
+        let share = prices.protocol_share(queue, work.protocol_share);
+        let ratio = share / (1.0 - share).max(f64::MIN_POSITIVE);
+        let poll = measured / (1.0 + (1.0 - away) * ratio);
+        Parts { poll, begin, protocol: poll * ratio }
+    }
+
+    /// What wakeups cost the CPUs that poll, per packet (ns).
+    fn waking(&self, prices: &Prices, queue: &Queue<'_>) -> f64 {
+        let sent = |it: &Wakeup| {
+            let polls = self.placement.poll.contains_key(&it.from.cpu);
+            let send = prices.reschedule(it.distance).0;
+            if polls { it.ipis * send / queue.packets } else { 0.0 }
+        };
+        self.wakeups.iter().map(sent).sum()
     }
 }
 
@@ -92,21 +163,20 @@ pub(crate) struct PollTime {
 impl PollTime {
     /// `None` if several CPUs poll, or if RPS steers: how many IPIs it sends depends on the polls.
     pub(crate) fn new(
-        work: &Work<'_>,
         prices: &Prices,
         queue: &Queue<'_>,
         parts: Parts,
-        now: &Placement,
+        now: &Routed,
     ) -> Option<Self> {
-        let cpus = Seen { work, queue };
-        let cpu = *now.poll.keys().next().filter(|_| now.poll.len() == 1)?;
-        queue.ns.filter(|_| now.protocol.is_none() && now.poll == queue.polled)?;
+        let [poller] = now.route.pollers.as_slice() else { return None };
+        let Placement { protocol, poll, begun, batch, is_threaded, .. } = &now.placement;
+        queue.ns.filter(|_| protocol.is_none() && *poll == queue.polled)?;
         Some(Self {
             parts,
-            lines: steps(&cpus, prices, now).more_lines(cpu),
-            begin: prices.begin_poll(now.is_threaded) * now.begun,
-            handler: queue.handler_ns * now.batch,
-            packets: queue.packets * prices.slow(cpus.sibling_busy(cpu)) / 1e9,
+            lines: poller.more_lines(prices),
+            begin: prices.begin_poll(*is_threaded) * begun,
+            handler: queue.handler_ns * batch,
+            packets: queue.packets * poller.place.slow(prices) / 1e9,
         })
     }
 
@@ -115,40 +185,6 @@ impl PollTime {
         let poll = self.parts.poll_with(self.begin / batch) + self.lines;
         self.packets * (poll + self.handler / batch)
     }
-}
-
-/// The lines that readers get from the CPU that ran the protocol.
-fn readers(steps: &Steps<'_, Seen<'_, '_>>, loads: &mut Loads) {
-    for (reader, share) in &steps.cpus.queue.read {
-        let ns: f64 = (steps.placed.protocol().iter())
-            .map(|(from, part)| part * steps.prices.lines(steps.cpus.distance(*from, *reader)))
-            .sum();
-        let apart = 1.0 - steps.placed.steered;
-        let task = steps.packets * share * apart * ns / 1e9;
-        loads.on_mut(*reader).task += task;
-        loads.path.lines += task;
-    }
-}
-
-/// The IPIs of wakeups per second, from one CPU to another: a reader that sleeps on an idle CPU
-/// needs one, unless the protocol runs there.
-fn woken(steps: &Steps<'_, Seen<'_, '_>>) -> impl Iterator<Item = (CpuId, CpuId, f64)> {
-    let apart = 1.0 - steps.placed.steered;
-    steps.cpus.queue.wakeups.iter().filter(move |_| apart > 0.0).flat_map(move |(to, rate)| {
-        let woken = rate * apart * steps.cpus.idle(*to);
-        let others = steps.placed.protocol().iter().filter(move |(from, _)| *from != to);
-        others.map(move |(from, part)| (*from, *to, woken * part))
-    })
-}
-
-/// What wakeups cost the CPUs that poll, per packet (ns).
-fn waking(steps: &Steps<'_, Seen<'_, '_>>) -> f64 {
-    let sent = |(from, to, ipis): (CpuId, CpuId, f64)| {
-        let polls = steps.placed.poll.contains_key(&from);
-        let send = steps.prices.reschedule(steps.cpus.distance(from, to)).0;
-        if polls { ipis * send / steps.packets } else { 0.0 }
-    };
-    woken(steps).map(sent).sum()
 }
 
 /// The CPUs as they were seen by the packets of one queue.

@@ -27,8 +27,9 @@ impl Prices {
         values: Values,
         assumptions: Assumptions,
     ) -> Self {
-        let costs = Some(machine_costs(analysis).costs);
-        Self { costs, ..Self::new(&machine(analysis), values) }.under(assumptions)
+        let mut prices = Self::new(&machine(analysis), values);
+        prices.costs = Some(machine_costs(analysis).costs);
+        prices.under(assumptions)
     }
 
     /// Share of a packet's softirq time after driver and GRO.
