@@ -124,8 +124,11 @@ fn search(
 #[derive(Clone)]
 struct Search<'a> {
     problem: &'a Problem,
-    /// Home of each item, if moving costs count.
-    homes: Option<&'a [Option<usize>]>,
+    /// Cost of each item on each place, independent of other items, including the move from its
+    /// home, if moving costs count; item by item.
+    alone: Rc<[f64]>,
+    /// [`Problem::load`] of each item on each place, item by item.
+    shares: Rc<[f64]>,
     /// Number of allowed places, summed over all items.
     choices: usize,
     at: Vec<usize>,
@@ -158,9 +161,17 @@ impl<'a> Search<'a> {
         }
         let crowd = vec![0.0; problem.places.len()];
         let choices = problem.fixed.iter().filter(|cost| cost.is_finite()).count();
+        let places = 0..problem.places.len();
+        let cells =
+            || (0..problem.items.len()).flat_map(|it| places.clone().map(move |at| (it, at)));
+        let alone = |(item, place)| {
+            let moves = homes.and_then(|homes| homes[item]).is_some_and(|home| home != place);
+            problem.fixed(item, place) + if moves { problem.items[item].moving } else { 0.0 }
+        };
         let mut search = Self {
             problem,
-            homes,
+            alone: cells().map(alone).collect(),
+            shares: cells().map(|(item, place)| problem.load(item, place)).collect(),
             choices,
             at: vec![NOWHERE; problem.items.len()],
             loads: vec![0.0; problem.places.len()],
@@ -181,8 +192,8 @@ impl<'a> Search<'a> {
         self.crowd[place] = first * SECOND_NS;
     }
 
-    fn add_load(&mut self, place: usize, load: f64) {
-        self.loads[place] += load;
+    /// Updates what more load would cost a CPU and its core.
+    fn update_core(&mut self, place: usize) {
         self.update_crowd(place);
         for other in 0..self.siblings[place].len() {
             self.update_crowd(self.siblings[place][other]);
@@ -200,11 +211,8 @@ impl<'a> Search<'a> {
     /// the next one more expensive.
     fn least(&self) -> f64 {
         let cheapest = |item: usize| {
-            let prices = self
-                .row(item)
-                .zip(&self.crowd)
-                .enumerate()
-                .map(|(place, (alone, crowd))| alone + crowd * self.problem.load(item, place));
+            let prices =
+                self.row(item).zip(&self.crowd).map(|((alone, load), crowd)| alone + crowd * load);
             prices.fold(f64::INFINITY, f64::min)
         };
         (0..self.at.len()).map(cheapest).sum()
@@ -228,43 +236,52 @@ impl<'a> Search<'a> {
     }
 
     fn put(&mut self, item: usize, place: usize) {
-        self.at[item] = place;
-        self.turns[place] += self.problem.items[item].turns;
-        self.add_load(place, self.problem.load(item, place));
+        self.add(item, place);
+        self.update_core(place);
     }
 
     fn leave(&mut self, item: usize) -> usize {
+        let place = self.take(item);
+        self.update_core(place);
+        place
+    }
+
+    /// [`Self::put`] without what more load would cost: until [`Self::update_core`], prices are
+    /// known, but not the best place.
+    fn add(&mut self, item: usize, place: usize) {
+        self.at[item] = place;
+        self.turns[place] += self.problem.items[item].turns;
+        self.loads[place] += self.share(item, place);
+    }
+
+    /// [`Self::leave`], with the same restriction.
+    fn take(&mut self, item: usize) -> usize {
         let place = std::mem::replace(&mut self.at[item], NOWHERE);
         self.turns[place] -= self.problem.items[item].turns;
-        self.add_load(place, -self.problem.load(item, place));
+        self.loads[place] -= self.share(item, place);
         place
+    }
+
+    /// Share of a CPU's time that an item takes on a place.
+    fn share(&self, item: usize, place: usize) -> f64 {
+        self.shares[item * self.loads.len() + place]
     }
 
     /// Cost of an item on a place, independent of other items, including the move from its home.
     fn alone(&self, item: usize, place: usize) -> f64 {
-        let (home, way) = self.way(item);
-        self.problem.fixed(item, place) + if place == home { 0.0 } else { way }
+        self.alone[item * self.loads.len() + place]
     }
 
-    /// [`Self::alone`] for all places.
-    fn row(&self, item: usize) -> impl Iterator<Item = f64> {
+    /// [`Self::alone`] and [`Self::share`] for all places.
+    fn row(&self, item: usize) -> impl Iterator<Item = (f64, f64)> {
         let width = self.loads.len();
-        let (home, way) = self.way(item);
-        let row = self.problem.fixed[item * width..(item + 1) * width].iter().enumerate();
-        row.map(move |(place, cost)| f64::from(*cost) + if place == home { 0.0 } else { way })
-    }
-
-    /// The item's home, and the cost of leaving it.
-    fn way(&self, item: usize) -> (usize, f64) {
-        match self.homes.and_then(|homes| homes[item]) {
-            Some(home) => (home, self.problem.items[item].moving),
-            None => (NOWHERE, 0.0),
-        }
+        let row = item * width..(item + 1) * width;
+        self.alone[row.clone()].iter().copied().zip(self.shares[row].iter().copied())
     }
 
     /// Full cost of adding an item that is not placed.
     fn price(&self, item: usize, place: usize) -> f64 {
-        let load = self.problem.load(item, place);
+        let load = self.share(item, place);
         let before = self.loads[place];
         let busy = self.problem.places[place].busy + before;
         let assumed = &self.problem.assumed;
@@ -285,10 +302,9 @@ impl<'a> Search<'a> {
     fn best(&self, item: usize, at: Option<usize>) -> (usize, f64) {
         let mut best =
             at.map_or((NOWHERE, f64::INFINITY), |place| (place, self.price(item, place)));
-        for (place, (alone, crowd)) in self.row(item).zip(&self.crowd).enumerate() {
+        for (place, ((alone, load), crowd)) in self.row(item).zip(&self.crowd).enumerate() {
             // Each item present makes the next one more expensive, and pairs only add cost.
-            let is_possible = alone < best.1 - LEAST;
-            if is_possible && alone + crowd * self.problem.load(item, place) < best.1 - LEAST {
+            if alone < best.1 - LEAST && alone + crowd * load < best.1 - LEAST {
                 let price = self.price(item, place);
                 if price < best.1 - LEAST {
                     best = (place, price);
@@ -352,7 +368,7 @@ impl<'a> Search<'a> {
 
     /// Returns the next best places for an item, with all others where they are.
     fn next_best(&mut self, item: usize) -> Vec<usize> {
-        let from = self.leave(item);
+        let from = self.take(item);
         let places = (0..self.problem.places.len()).filter(|place| *place != from);
         let mut prices: Vec<(f64, usize)> =
             places.map(|place| (self.price(item, place), place)).collect();
@@ -396,7 +412,7 @@ impl<'a> Search<'a> {
                 let (x, y) = (self.at[a], self.at[b]);
                 let gains = |least: f64| least < adds[a] + adds[b] - LEAST;
                 let is_possible = x != y && gains(self.alone(a, y) + self.alone(b, x));
-                if is_possible && self.try_both(a, y, b, x) {
+                if is_possible && self.try_exchange(a, b) {
                     moved = true;
                     (adds[a], adds[b]) = (self.adds(a), self.adds(b));
                 }
@@ -407,29 +423,31 @@ impl<'a> Search<'a> {
 
     /// Cost that an item adds where it is.
     fn adds(&mut self, item: usize) -> f64 {
-        let place = self.leave(item);
+        let place = self.take(item);
         let price = self.price(item, place);
         self.put(item, place);
         price
     }
 
-    /// Moves two items to two places, if that gains.
-    fn try_both(&mut self, a: usize, to_a: usize, b: usize, to_b: usize) -> bool {
-        let (x, y) = (self.at[a], self.at[b]);
-        self.leave(b);
+    /// Exchanges two items, if that gains.
+    fn try_exchange(&mut self, a: usize, b: usize) -> bool {
+        let y = self.take(b);
         let b_before = self.price(b, y);
-        self.leave(a);
+        let x = self.take(a);
         let before = b_before + self.price(a, x);
-        let a_after = self.price(a, to_a);
-        self.put(a, to_a);
-        let after = a_after + self.price(b, to_b);
-        if after < before - LEAST {
-            self.put(b, to_b);
-            return true;
+        let a_after = self.price(a, y);
+        self.add(a, y);
+        let after = a_after + self.price(b, x);
+        let gains = after < before - LEAST;
+        if gains {
+            self.add(b, x);
+        } else {
+            self.take(a);
+            self.add(a, x);
+            self.add(b, y);
         }
-        self.leave(a);
-        self.put(a, x);
-        self.put(b, y);
-        false
+        self.update_core(x);
+        self.update_core(y);
+        gains
     }
 }
