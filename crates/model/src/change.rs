@@ -17,7 +17,7 @@ mod sysctl;
 mod target;
 mod value;
 
-pub use in_snapshot::apply_to;
+pub use in_snapshot::{apply_in, apply_to};
 pub use inventory::only_read;
 pub use knob::{Capability, Errno, Knob, KnobFacts, WrongValue, quoted, shell_word};
 pub use knobs::{NTUPLE_FILTER, Target};

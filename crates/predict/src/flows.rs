@@ -9,6 +9,7 @@ use netsilo_model::rss::model;
 use netsilo_model::snapshot::netdev::Netdev;
 
 use crate::assumptions::End;
+use crate::placement::Shares;
 
 /// Minimum number of packets for a count of flows.
 const FLOW_PACKETS: u64 = 100;
@@ -85,11 +86,7 @@ impl Flows {
 /// The shares of CPUs over which a hash divides flows, the busiest CPU first. The heaviest flow is
 /// not split: it goes to the busiest CPU, at best to the idlest one. No more CPUs than flows get
 /// packets. Where flows were not counted there is one at worst, and at best they are even.
-pub(crate) fn hashed(
-    mut cpus: Vec<CpuId>,
-    flows: Option<&Flows>,
-    end: End,
-) -> BTreeMap<CpuId, f64> {
+pub(crate) fn hashed(mut cpus: Vec<CpuId>, flows: Option<&Flows>, end: End) -> Shares {
     if end == End::Best {
         cpus.reverse();
     }
@@ -112,9 +109,7 @@ mod tests {
     #[test]
     fn the_heaviest_flow_is_not_split_and_no_more_cpus_than_flows_are_used() {
         let cpus = || (0..4).map(CpuId).collect::<Vec<_>>();
-        let of = |shares: BTreeMap<CpuId, f64>| {
-            [0, 1, 2, 3].map(|cpu| *shares.get(&CpuId(cpu)).unwrap_or(&0.0))
-        };
+        let of = |shares: Shares| [0, 1, 2, 3].map(|cpu| shares.of(CpuId(cpu)));
         assert_eq!(of(hashed(cpus(), None, End::Likely)), [0.25; 4]);
         assert_eq!(of(hashed(cpus(), None, End::Worst)), [1.0, 0.0, 0.0, 0.0]);
         let flows = Flows { least: 3, most: Some(3), heaviest: (0.5, 0.5), source: "" };

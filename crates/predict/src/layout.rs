@@ -11,7 +11,7 @@ use crate::assumptions::End;
 use crate::demands::Demands;
 use crate::flows::hashed;
 use crate::loads::Parts;
-use crate::placement::Placement;
+use crate::placement::{Placement, Shares};
 
 /// Packets of one kind that are polled on CPUs that are alike.
 pub(crate) struct Polled {
@@ -45,14 +45,14 @@ impl Layout {
         let is_steered = polls.iter().any(|share| *share > 0.0) && !demands.targets.is_empty();
         let protocol = is_steered.then(|| hashed(demands.targets.clone(), None, End::Likely));
         let mut processes = if is_steered { vec![0.0; cores.len()] } else { polls.clone() };
-        for (cpu, share) in protocol.iter().flatten() {
-            processes[cpu.0 as usize] = *share;
+        for (cpu, share) in protocol.iter().flat_map(Shares::iter) {
+            processes[cpu.0 as usize] = share;
         }
         let siblings = siblings(cores);
         let kinds = kinds(demands, cores.len());
         let mut polled = Vec::new();
         for cpus in alike(demands, &kinds, &processes, &siblings) {
-            let here = [(CpuId(cpus[0] as u32), 1.0)];
+            let here = CpuId(cpus[0] as u32);
             polled.extend(kinds[cpus[0]].iter().map(|(kind, packets)| {
                 let [poll, after] = kind.map(f64::from_bits);
                 Polled {
@@ -60,7 +60,7 @@ impl Layout {
                     packets: packets * cpus.len() as f64,
                     parts: Parts { poll, begin: 0.0, protocol: after },
                     placed: Placement {
-                        poll: here.into(),
+                        poll: Shares::one(here),
                         protocol: protocol.clone().filter(|_| after > 0.0),
                         steered: 0.0,
                         batch: 1.0,
@@ -70,7 +70,8 @@ impl Layout {
                 }
             }));
         }
-        let targets = protocol.iter().flatten().map(|(cpu, _)| cpu.0 as usize).collect();
+        let targets = protocol.iter().flat_map(Shares::cpus);
+        let targets = targets.map(|cpu| cpu.0 as usize).collect();
         Self { siblings, polls, processes, targets, polled }
     }
 }

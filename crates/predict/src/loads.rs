@@ -5,7 +5,7 @@ use netsilo_model::machine::cpuset::CpuId;
 use netsilo_model::machine::topology::Distance;
 use serde::{Deserialize, Serialize};
 
-use crate::placement::Placement;
+use crate::placement::{Placement, Shares};
 use crate::prices::Prices;
 
 /// Least share of a packet's time that the poll keeps, where what RPS takes is subtracted.
@@ -255,18 +255,17 @@ pub(crate) struct Route {
 impl Route {
     pub(crate) fn new(cpus: &impl Cpus, placed: &Placement) -> Self {
         let Placement { is_threaded, begun, .. } = *placed;
-        let poller = |(&cpu, &share): (&CpuId, &f64)| {
+        let poller = |(cpu, share)| {
             let is_far_from_device = cpus.is_far_from_device(cpu);
             Poller { place: Place::new(cpus, cpu), share, is_far_from_device }
         };
         let pollers: Vec<Poller> = placed.poll.iter().map(poller).collect();
         let is_steered = placed.protocol.is_some();
-        let targets: Vec<_> =
-            placed.protocol.iter().flatten().map(|(to, part)| (*to, *part)).collect();
-        let mut pairs = Vec::with_capacity(pollers.len() * targets.len().max(1));
+        let mut pairs = Vec::with_capacity(pollers.len() * placed.protocol().len());
         for Poller { place: from, share: polled, .. } in &pollers {
             let own = (!is_steered).then_some((from.cpu, 1.0));
-            pairs.extend(own.into_iter().chain(targets.iter().copied()).map(|(to, part)| Pair {
+            let targets = placed.protocol.iter().flat_map(Shares::iter);
+            pairs.extend(own.into_iter().chain(targets).map(|(to, part)| Pair {
                 from: *from,
                 to: Place::new(cpus, to),
                 polled: *polled,

@@ -7,8 +7,13 @@ use crate::snapshot::host::Snapshot;
 /// snapshot does not have is ignored.
 pub fn apply_to(snapshot: &Snapshot, changes: &[Change]) -> Snapshot {
     let mut after = snapshot.clone();
-    for change in changes {
-        change.target.knob().set_in(&mut after, &change.new);
-    }
+    apply_in(&mut after, changes);
     after
+}
+
+/// Makes a snapshot what it is after these changes.
+pub fn apply_in(snapshot: &mut Snapshot, changes: &[Change]) {
+    for change in changes {
+        change.target.knob().set_in(snapshot, &change.new);
+    }
 }

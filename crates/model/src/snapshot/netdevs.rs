@@ -9,12 +9,15 @@ use serde::{Deserialize, Serialize};
 
 use crate::snapshot::netdev::{Netdev, NetdevIdentity};
 
+/// As many names are compared sooner than hashed.
+const FEW: usize = 8;
+
 /// Netdevs, of which one is found without a search through all of them: a host can have thousands.
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct Netdevs {
     all: Vec<Netdev>,
-    /// The position of each name, since the first search.
+    /// The position of each name, since the first search; unused while there are few.
     #[serde(skip)]
     positions: OnceLock<Arc<HashMap<String, usize>>>,
 }
@@ -42,6 +45,9 @@ impl Netdevs {
     }
 
     fn position(&self, name: &str) -> Option<usize> {
+        if self.all.len() <= FEW {
+            return self.all.iter().position(|netdev| netdev.name == name);
+        }
         let positions = self.positions.get_or_init(|| {
             let names = self.all.iter().enumerate().rev();
             Arc::new(names.map(|(at, netdev)| (netdev.name.clone(), at)).collect())

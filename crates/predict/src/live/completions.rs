@@ -7,7 +7,7 @@ use netsilo_model::machine::cpuset::CpuId;
 use netsilo_model::snapshot::host::Snapshot;
 use netsilo_model::snapshot::netdev::{Netdev, TxQueue};
 
-use crate::live::work::{Work, normalized};
+use crate::live::work::Work;
 use crate::loads::Loads;
 use crate::placement::Shares;
 use crate::prices::Prices;
@@ -40,12 +40,12 @@ pub(crate) fn moved(work: &Work<'_>, settings: &Snapshot) -> Option<Moved> {
         let rate = work.load * work.analysis.rate(old, "tx_packets").filter(|rate| *rate > 0.0)?;
         let senders = senders(work, old)?;
         for (netdev, sign) in [(old, -1.0), (new, 1.0)] {
-            for (from, share) in &senders {
-                let queues = queues_of(netdev, *from);
+            for (from, share) in senders.iter() {
+                let queues = queues_of(netdev, from);
                 let each = sign * rate * share / queues.len() as f64;
                 for queue in queues {
                     let to = completes(queue, settings)?;
-                    moved.push(Sent { from: *from, to, packets: each });
+                    moved.push(Sent { from, to, packets: each });
                 }
             }
         }
@@ -57,13 +57,11 @@ pub(crate) fn moved(work: &Work<'_>, settings: &Snapshot) -> Option<Moved> {
 fn senders(work: &Work<'_>, netdev: &Netdev) -> Option<Shares> {
     let queues = work.queues.iter().filter(|queue| queue.silo.netdev.is(netdev));
     let read = queues.flat_map(|queue| {
-        queue.read.iter().map(|(cpu, share)| (*cpu, share * queue.packets * queue.bytes.max(1.0)))
+        queue.read.iter().map(|(cpu, share)| (cpu, share * queue.packets * queue.bytes.max(1.0)))
     });
-    let mut sums = Shares::new();
-    for (cpu, weight) in read {
-        *sums.entry(cpu).or_default() += weight;
-    }
-    Some(normalized(sums.into_iter())).filter(|shares| !shares.is_empty())
+    let mut sums = Shares::default();
+    read.for_each(|(cpu, weight)| sums.add(cpu, weight));
+    Some(sums.normalized()).filter(|shares| !shares.is_empty())
 }
 
 /// The tx queues of a CPU; without XPS for it the flow's hash takes any.

@@ -15,7 +15,6 @@ use crate::live::work::{Queue, Work};
 use crate::loads::Loads;
 use crate::parameters::Values;
 use crate::placement::Placement;
-use crate::placement::Shares;
 use crate::prices::Prices;
 
 /// Rows of `/proc/interrupts` that RPS and wakeups raise: function calls and rescheduling.
@@ -43,13 +42,14 @@ impl Counts {
         let mut counts = Self::default();
         for queue in &work.queues {
             let share = queue.packets / packets;
-            add(&mut counts.polled, &queue.polled, share);
-            let processed = if queue.silo.protocol_cpus.is_empty() {
-                &queue.polled
+            add(&mut counts.polled, queue.polled.iter(), share);
+            let processed = &queue.silo.protocol_cpus;
+            if processed.is_empty() {
+                add(&mut counts.processed, queue.polled.iter(), share);
             } else {
-                &queue.silo.protocol_cpus
-            };
-            add(&mut counts.processed, processed, share);
+                let processed = processed.iter().map(|(cpu, share)| (*cpu, *share));
+                add(&mut counts.processed, processed, share);
+            }
             let interrupts: f64 =
                 queue.silo.interrupts_per_s.iter().flat_map(|it| it.values()).sum();
             counts.interrupts += interrupts / packets;
@@ -76,8 +76,8 @@ impl Counts {
         for (number, queue) in work.queues.iter().enumerate() {
             let placed = Placement::new(work, number, settings, End::Likely);
             let share = queue.packets / packets;
-            add(&mut counts.polled, &placed.poll, share);
-            add(&mut counts.processed, placed.protocol(), share);
+            add(&mut counts.polled, placed.poll.iter(), share);
+            add(&mut counts.processed, placed.protocol().iter(), share);
             let polls = queue.batch / placed.batch;
             let interrupts: f64 =
                 queue.silo.interrupts_per_s.iter().flat_map(|it| it.values()).sum();
@@ -96,10 +96,14 @@ impl Counts {
     }
 }
 
-fn add(sum: &mut Shares, shares: &Shares, part: f64) {
-    let all: f64 = shares.values().sum();
+fn add(
+    sum: &mut BTreeMap<CpuId, f64>,
+    shares: impl Iterator<Item = (CpuId, f64)> + Clone,
+    part: f64,
+) {
+    let all: f64 = shares.clone().map(|(_, share)| share).sum();
     for (cpu, share) in shares {
-        *sum.entry(*cpu).or_default() += part * share / all.max(f64::MIN_POSITIVE);
+        *sum.entry(cpu).or_default() += part * share / all.max(f64::MIN_POSITIVE);
     }
 }
 

@@ -31,7 +31,7 @@ use crate::live::unknowns::Unknown;
 use crate::live::work::{Queue, Work};
 use crate::loads::Loads;
 use crate::parameters::Table;
-use crate::placement::Placement;
+use crate::placement::{Placement, Shares};
 use crate::prediction::CpuTime;
 
 /// Standard deviations of an interval that holds nine of ten values.
@@ -89,7 +89,9 @@ impl Placed {
 
     /// Whether all work stays on its CPUs, however many packets gather there.
     fn keeps_cpus(&self, present: &[Routed]) -> bool {
-        let cpus = |it: &Placement| (it.poll.clone(), it.protocol.clone(), it.steered);
+        fn cpus(it: &Placement) -> (&Shares, Option<&Shares>, f64) {
+            (&it.poll, it.protocol.as_ref(), it.steered)
+        }
         let mut moved = self.placements(End::Likely);
         moved.all(|(number, it)| cpus(it) == cpus(&present[number].placement)) && !self.moves_sent()
     }
@@ -165,7 +167,7 @@ impl<'a> Judge<'a> {
         let (mut of_netdev, mut of_irq) = (HashMap::new(), HashMap::new());
         let mut polled_on: BTreeMap<CpuId, Vec<usize>> = BTreeMap::new();
         for (number, queue) in work.queues.iter().enumerate() {
-            queue.polled.keys().for_each(|cpu| polled_on.entry(*cpu).or_default().push(number));
+            queue.polled.cpus().for_each(|cpu| polled_on.entry(cpu).or_default().push(number));
             let netdev = queue.silo.netdev.name.clone();
             of_netdev.entry(netdev).or_insert_with(Vec::new).push(number);
             let irq = queue.silo.irq.iter();

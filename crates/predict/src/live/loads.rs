@@ -40,8 +40,8 @@ impl Routed {
     pub(crate) fn new(work: &Work<'_>, queue: &Queue<'_>, placement: Placement) -> Self {
         let cpus = Seen { work, queue };
         let apart = 1.0 - placement.steered;
-        let read = |(&cpu, share): (&CpuId, &f64)| {
-            let from = |(from, part): (&CpuId, &f64)| (*part, cpus.distance(*from, cpu));
+        let read = |(cpu, share)| {
+            let from = |(from, part)| (part, cpus.distance(from, cpu));
             let packets = queue.packets * share * apart;
             Read { cpu, packets, from: placement.protocol().iter().map(from).collect() }
         };
@@ -49,8 +49,8 @@ impl Routed {
         // A reader that sleeps on an idle CPU needs one, unless the protocol runs there.
         for (&to, rate) in queue.wakeups.iter().filter(|_| apart > 0.0) {
             let woken = rate * apart * cpus.idle(to);
-            let others = placement.protocol().iter().filter(|(from, _)| **from != to);
-            wakeups.extend(others.map(|(&from, part)| Wakeup {
+            let others = placement.protocol().iter().filter(|(from, _)| *from != to);
+            wakeups.extend(others.map(|(from, part)| Wakeup {
                 from: Place::new(&cpus, from),
                 to: Place::new(&cpus, to),
                 distance: cpus.distance(from, to),
@@ -139,7 +139,7 @@ impl Routed {
     /// What wakeups cost the CPUs that poll, per packet (ns).
     fn waking(&self, prices: &Prices, queue: &Queue<'_>) -> f64 {
         let sent = |it: &Wakeup| {
-            let polls = self.placement.poll.contains_key(&it.from.cpu);
+            let polls = self.placement.poll.contains(it.from.cpu);
             let send = prices.reschedule(it.distance).0;
             if polls { it.ipis * send / queue.packets } else { 0.0 }
         };

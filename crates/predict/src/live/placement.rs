@@ -1,7 +1,5 @@
 //! Where each step of a queue's packets runs under the settings of a snapshot.
 
-use std::iter::once;
-
 use netsilo_model::derive::flow_steering::arfs_is_on;
 use netsilo_model::machine::cpuset::{CpuId, CpuSet};
 use netsilo_model::snapshot::host::Snapshot;
@@ -46,7 +44,7 @@ impl Placement {
         let (queue, now) = (&work.queues[number], work.settings);
         let is_threaded = is_threaded(work, queue, settings);
         let moved = if is_threaded && queue.silo.kthread.is_none() {
-            room_for_kthread(&work.idlest, number).map(|cpu| once((cpu, 1.0)).collect())
+            room_for_kthread(&work.idlest, number).map(Shares::one)
         } else {
             moved_to(work, queue, settings, is_threaded)
         };
@@ -54,7 +52,7 @@ impl Placement {
         let stays = moved.is_none() && old == new;
         let poll = moved.unwrap_or_else(|| queue.polled.clone());
         let poll = if new.has_arfs && !old.has_arfs {
-            blend(&poll, &near_readers(work, queue, &poll), queue.likely_steerable())
+            poll.blended(&near_readers(work, queue, &poll), queue.likely_steerable())
         } else {
             poll
         };
@@ -65,7 +63,7 @@ impl Placement {
                 None
             } else if old == new && !observed.is_empty() {
                 let observed = normalized(observed.iter().map(|(cpu, share)| (*cpu, *share)));
-                Some(if stays { observed } else { new.moved_along(queue, observed, poll) })
+                Some(if stays { observed } else { new.moved_along(queue, &observed, poll) })
             } else {
                 let hashed = if new.rps.is_empty() {
                     poll.clone()
@@ -75,12 +73,12 @@ impl Placement {
                     hashed(targets, queue.flows.as_ref(), arrivals)
                 };
                 let steered = if queue.read.is_empty() { 0.0 } else { steered };
-                Some(blend(&hashed, &queue.read, steered))
+                Some(hashed.blended(&queue.read, steered))
             }
         };
+        let batch = batch(work, queue, settings);
         move |arrivals| {
-            let protocol = protocol(&poll, arrivals);
-            let batch = batch(work, queue, settings, arrivals);
+            let (protocol, batch) = (protocol(&poll, arrivals), arrivals.of(batch));
             Self { poll: poll.clone(), protocol, steered, batch, begun: 1.0, is_threaded }
         }
     }
@@ -97,7 +95,7 @@ impl Placement {
         then: impl Fn(CpuId) -> Option<CpuTime>,
     ) -> f64 {
         let idle = |shares: &Shares, softirq: &dyn Fn(CpuId) -> f64| {
-            shares.iter().map(|(cpu, share)| share * (1.0 - softirq(*cpu)).max(0.0)).sum::<f64>()
+            shares.iter().map(|(cpu, share)| share * (1.0 - softirq(cpu)).max(0.0)).sum::<f64>()
         };
         let now = |cpu: CpuId| work.cpus.get(&cpu).map_or(0.0, |time| time.softirq);
         let then = |cpu: CpuId| {
@@ -120,28 +118,16 @@ impl Placement {
     }
 }
 
-/// The first shares, with this part replaced by the second ones.
-fn blend(first: &Shares, second: &Shares, part: f64) -> Shares {
-    let mut all = Shares::new();
-    for (shares, part) in [(first, 1.0 - part), (second, part)] {
-        for (cpu, share) in shares {
-            *all.entry(*cpu).or_default() += share * part;
-        }
-    }
-    all.retain(|_, share| *share > 0.0);
-    all
-}
-
 /// Where the flows of a queue are polled if the device brings each to the queue of its netdev that
 /// is nearest to its reader; `poll` where nobody reads.
 fn near_readers(work: &Work<'_>, queue: &Queue<'_>, poll: &Shares) -> Shares {
     let of_netdev = work.queues.iter().filter(|it| it.silo.netdev == queue.silo.netdev);
-    let polled: CpuSet = of_netdev.flat_map(|it| it.polled.keys().copied()).collect();
+    let polled: CpuSet = of_netdev.flat_map(|it| it.polled.cpus()).collect();
     let topology = &work.analysis.after().topology;
-    let mut near = Shares::new();
-    for (reader, share) in &queue.read {
-        let nearest = polled.iter().min_by_key(|cpu| topology.distance(*cpu, *reader));
-        *near.entry(nearest.unwrap_or(*reader)).or_default() += share;
+    let mut near = Shares::default();
+    for (reader, share) in queue.read.iter() {
+        let nearest = polled.iter().min_by_key(|cpu| topology.distance(*cpu, reader));
+        near.add(nearest.unwrap_or(reader), share);
     }
     if near.is_empty() { poll.clone() } else { near }
 }
@@ -167,8 +153,8 @@ fn is_threaded(work: &Work<'_>, queue: &Queue<'_>, settings: &Snapshot) -> bool 
 }
 
 /// Packets of one poll: as observed, times what a longer or shorter wait before an interrupt
-/// gathers.
-fn batch(work: &Work<'_>, queue: &Queue<'_>, settings: &Snapshot, arrivals: End) -> f64 {
+/// gathers; at worst, likely, and at best.
+fn batch(work: &Work<'_>, queue: &Queue<'_>, settings: &Snapshot) -> [f64; 3] {
     let [now, then] = [work.settings, settings].map(|it| netdev_of(work, queue, it));
     let gathered = |netdev: Option<&Netdev>| {
         let coalesce = fixed_coalescing(netdev)?;
@@ -181,11 +167,11 @@ fn batch(work: &Work<'_>, queue: &Queue<'_>, settings: &Snapshot, arrivals: End)
     // Fewer packets arrive during a poll, and the wait before it.
     let here = queue.batch - (queue.batch - 1.0) * (1.0 - queue.crowd);
     let more = match (gathered(now), gathered(then)) {
-        (Some(old), Some(new)) => new / old,
-        _ if adapts(then) && !adapts(now) => arrivals.of(ADAPTED),
-        _ => 1.0,
+        (Some(old), Some(new)) => [new / old; 3],
+        _ if adapts(then) && !adapts(now) => ADAPTED,
+        _ => [1.0; 3],
     };
-    (here * more).clamp(1.0, MOST_BATCH.max(here))
+    more.map(|more| (here * more).clamp(1.0, MOST_BATCH.max(here)))
 }
 
 /// The CPUs that poll a queue under other settings; `None` if these say what the present ones say.
@@ -217,7 +203,7 @@ fn moved_to<'a>(
     }
     // x86 chooses one CPU of the mask for the vector; a plan's masks have one.
     let cpu = requested.and(online).lowest()?;
-    Some(once((cpu, 1.0)).collect())
+    Some(Shares::one(cpu))
 }
 
 /// RPS and RFS of a queue.
@@ -247,21 +233,20 @@ impl Steering {
 
     /// Where a queue's protocol runs, of which this much was observed on each CPU, if others poll
     /// it: what no steering had taken to a CPU goes along.
-    fn moved_along(&self, queue: &Queue<'_>, mut observed: Shares, poll: &Shares) -> Shares {
+    fn moved_along(&self, queue: &Queue<'_>, observed: &Shares, poll: &Shares) -> Shares {
         let mut along = 0.0;
-        for (cpu, share) in observed.iter_mut().filter(|(cpu, _)| queue.polled.contains_key(cpu)) {
-            let steered = match (self.rps.contains(*cpu), self.has_rfs) {
-                (true, _) => *share,
-                (false, true) => share.min(queue.read.get(cpu).copied().unwrap_or(0.0)),
+        let stays = |(cpu, share): (CpuId, f64)| {
+            let steered = match (self.rps.contains(cpu), self.has_rfs) {
+                _ if !queue.polled.contains(cpu) => share,
+                (true, _) => share,
+                (false, true) => share.min(queue.read.of(cpu)),
                 (false, false) => 0.0,
             };
-            along += *share - steered;
-            *share = steered;
-        }
-        for (cpu, share) in poll {
-            *observed.entry(*cpu).or_default() += along * share;
-        }
-        observed.retain(|_, share| *share > 0.0);
-        observed
+            along += share - steered;
+            (cpu, steered)
+        };
+        let mut all: Shares = observed.iter().map(stays).collect();
+        poll.iter().for_each(|(cpu, share)| all.add(cpu, along * share));
+        all.without_empty()
     }
 }

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use netsilo_model::change::{Change, NTUPLE_FILTER, Target, Value, apply_to, knobs};
+use netsilo_model::change::{Change, NTUPLE_FILTER, Target, Value, apply_in, apply_to, knobs};
 use netsilo_model::derive::flow_steering::arfs_is_on;
 use netsilo_model::machine::cpuset::CpuId;
 use netsilo_model::snapshot::ethtool::Coalesce;
@@ -159,7 +159,8 @@ fn part_after(before: &Snapshot, changes: &[Change]) -> Snapshot {
     }
     let netdevs = names.into_iter().filter_map(|name| before.netdevs.named(name));
     part.netdevs = netdevs.cloned().collect::<Vec<_>>().into();
-    apply_to(&part, changes)
+    apply_in(&mut part, changes);
+    part
 }
 
 /// Whether a change of this knob lets packets arrive on other queues.

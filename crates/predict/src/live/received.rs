@@ -100,7 +100,7 @@ impl<'a> Received<'a> {
 
     /// The CPUs that read what arrives.
     pub fn readers(&self) -> CpuSet {
-        self.queues.iter().flat_map(|queue| queue.read.keys().copied()).collect()
+        self.queues.iter().flat_map(|queue| queue.read.cpus()).collect()
     }
 }
 

@@ -15,7 +15,6 @@ use netsilo_model::snapshot::netdev::{Association, Napi, Netdev, NetdevIdentity,
 
 use crate::live::supposed::{CannotSuppose, QueueCost, Supposed, parts};
 use crate::live::work::{Queue, Work};
-use crate::placement::Shares;
 
 /// Flows for each queue at least, so that these get about as many packets each.
 const LEAST_FLOWS: usize = 4;
@@ -216,7 +215,7 @@ impl Supposed {
 
     /// Moves the time of polls.
     fn move_time(&mut self, old: &[&Queue<'_>], new: &[NewQueue], moved: Moved) {
-        let mut change = Shares::new();
+        let mut change = BTreeMap::<CpuId, f64>::new();
         let mut all = 0.0;
         for queue in old {
             for (cpu, share) in &queue.silo.own_share {
@@ -482,7 +481,7 @@ fn moved_reads(
     rows: &[Consumption],
     polled: &BTreeSet<CpuId>,
     is_its: impl Fn(&Consumption) -> bool,
-) -> Shares {
+) -> BTreeMap<CpuId, f64> {
     let mut sums: BTreeMap<CpuId, (f64, f64)> = BTreeMap::new();
     for row in rows {
         let Some(cpu) = row.protocol_cpu.or(row.poll_cpu).filter(|cpu| polled.contains(cpu)) else {
@@ -495,7 +494,7 @@ fn moved_reads(
     sums.into_iter().map(|(cpu, (its, all))| (cpu, its / all.max(1.0))).collect()
 }
 
-fn move_wakeups(rows: &mut Vec<Wakeup>, moved: &Shares, new: &[NewQueue]) {
+fn move_wakeups(rows: &mut Vec<Wakeup>, moved: &BTreeMap<CpuId, f64>, new: &[NewQueue]) {
     for mut row in std::mem::take(rows) {
         let share = moved.get(&row.waker_cpu).copied().unwrap_or(0.0);
         let part = (row.count as f64 * share).round() as u64;

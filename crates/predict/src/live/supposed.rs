@@ -12,7 +12,7 @@ use netsilo_model::snapshot::host::CpuCounters;
 use netsilo_model::snapshot::netdev::NetdevIdentity;
 use netsilo_model::snapshot::observation::Observation;
 
-use crate::live::work::{Queue, TooLittle, Work, idlest, room_of};
+use crate::live::work::{Queue, TooLittle, Work, room_of};
 use crate::prediction::CpuTime;
 
 /// Clock ticks of a second (USER_HZ).
@@ -78,11 +78,9 @@ impl Supposed {
 
     /// The receive work of this machine; `analysis` is of its observation.
     pub(crate) fn work<'a>(&self, analysis: &'a Analysis<'a>) -> Result<Work<'a>, TooLittle> {
-        let mut work = Work::new(analysis)?;
-        work.cpus.clone_from(&self.cpus);
+        let mut work = Work::new(analysis)?.with_cpus(self.cpus.clone());
         work.room.clone_from(&self.room);
         work.protocol_share = self.protocol_share;
-        work.idlest = idlest(&work.cpus);
         for queue in &mut work.queues {
             if let Some(cost) = self.cost_of(queue) {
                 (queue.ns, queue.crowd) = (cost.ns, cost.crowd);

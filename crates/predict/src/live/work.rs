@@ -9,7 +9,7 @@ use netsilo_model::derive::receive_work::{Bounds, movable_share, pinned_readers,
 use netsilo_model::derive::seen_costs::dilation;
 use netsilo_model::derive::silo::Silo;
 use netsilo_model::derive::utilization::{CpuUtilization, napi_kthreads, utilization};
-use netsilo_model::machine::cpuset::{CpuId, CpuSet};
+use netsilo_model::machine::cpuset::{CpuId, CpuSet, MAX_CPUS};
 use netsilo_model::machine::topology::{Levels, NodeId};
 use netsilo_model::rss::model::flows_on;
 use netsilo_model::snapshot::attribution::{Consumption, Protocol};
@@ -138,17 +138,26 @@ impl<'a> Work<'a> {
     /// Why the observation says too little.
     pub fn new(analysis: &'a Analysis<'a>) -> Result<Self, TooLittle> {
         let work = Self::without_costs(analysis)?;
-        let known = work.queues.iter().filter(|queue| queue.ns.is_some());
-        let all = work.packets_per_s();
+        work.check_costs()?;
+        Ok(work)
+    }
+
+    /// Checks whether the times of packets are known, and are the CPU's.
+    ///
+    /// # Errors
+    /// Why the observation says too little.
+    pub fn check_costs(&self) -> Result<(), TooLittle> {
+        let known = self.queues.iter().filter(|queue| queue.ns.is_some());
+        let all = self.packets_per_s();
         if known.map(|queue| queue.packets).sum::<f64>() < LEAST_KNOWN * all {
             return Err(TooLittle::NoCosts);
         }
-        let polled: Vec<&Silo> = work.queues.iter().map(|queue| &*queue.silo).collect();
-        if dilation(analysis, &polled) > 1.0 {
-            let time: f64 = work.queues.iter().map(|it| it.packets * it.ns.unwrap_or(0.0)).sum();
+        let polled: Vec<&Silo> = self.queues.iter().map(|queue| &*queue.silo).collect();
+        if dilation(self.analysis, &polled) > 1.0 {
+            let time: f64 = self.queues.iter().map(|it| it.packets * it.ns.unwrap_or(0.0)).sum();
             return Err(TooLittle::NotTheCpus(time / all / 1e3));
         }
-        Ok(work)
+        Ok(())
     }
 
     /// Collects the receive work of an observation whose times may mean nothing: for counts alone.
@@ -196,7 +205,7 @@ impl<'a> Work<'a> {
     }
 
     /// The share of each CPU's time in NAPI kthreads.
-    pub(crate) fn kthreads(&self) -> Shares {
+    pub(crate) fn kthreads(&self) -> BTreeMap<CpuId, f64> {
         napi_kthreads(self.queues.iter().map(|queue| &*queue.silo))
     }
 
@@ -204,7 +213,7 @@ impl<'a> Work<'a> {
     /// so now.
     pub fn usable(&self) -> CpuSet {
         let topology = &self.analysis.after().topology;
-        let polling = self.queues.iter().flat_map(|queue| queue.polled.keys().copied());
+        let polling = self.queues.iter().flat_map(|queue| queue.polled.cpus());
         let usable = topology.online.minus(&topology.reserved()).or(&polling.collect());
         usable.iter().filter(|cpu| self.cpus.contains_key(cpu)).collect()
     }
@@ -249,9 +258,17 @@ impl<'a> Work<'a> {
         self.queues.iter().map(|queue| queue.packets).sum()
     }
 
+    /// The same work on a machine whose CPUs spend their time so.
+    pub(crate) fn with_cpus(self, cpus: BTreeMap<CpuId, CpuTime>) -> Self {
+        Self { idlest: idlest(&cpus), seats: seats(self.analysis, &cpus), cpus, ..self }
+    }
+
     /// The same machine with this many times the load: packets, and all CPU time.
     #[must_use]
     pub fn times(mut self, factor: f64) -> Self {
+        if factor == 1.0 {
+            return self;
+        }
         self.load *= factor;
         for queue in &mut self.queues {
             queue.packets *= factor;
@@ -312,25 +329,26 @@ fn fullest_link(analysis: &Analysis<'_>) -> Option<(String, f64)> {
 /// The seats of CPUs that spend their time so.
 fn seats(analysis: &Analysis<'_>, cpus: &BTreeMap<CpuId, CpuTime>) -> Vec<Seat> {
     let topology = &analysis.after().topology;
-    // A set leaves impossible numbers out.
-    let all: CpuSet = cpus.keys().chain(topology.cpus.keys()).copied().collect();
-    let numbers = all.highest().map_or(0..0, |last| 0..last.0 + 1);
+    let is_possible = |cpu: &&CpuId| cpu.0 < MAX_CPUS;
+    let last = cpus.keys().rfind(is_possible).max(topology.cpus.keys().rfind(is_possible));
+    let numbers = last.map_or(0..0, |last| 0..last.0 + 1);
     let idle = |cpu: &CpuId| cpus.get(cpu).map_or(0.0, CpuTime::idle);
     let seat = |cpu: CpuId| {
-        let core = topology.core_of(cpu);
-        let others = core.iter().filter(|other| *other != cpu);
+        let known = topology.cpus.get(&cpu);
+        let core = known.into_iter().flat_map(|known| known.siblings.iter());
+        let others = core.filter(|other| *other != cpu);
         Seat {
             softirq: cpus.get(&cpu).map_or(0.0, |time| time.softirq),
             idle: idle(&cpu),
             sibling_busy: others.map(|other| 1.0 - idle(&other)).fold(0.0, f64::max),
-            levels: topology.cpus.get(&cpu).map(|known| known.levels(cpu)),
+            levels: known.map(|known| known.levels(cpu)),
         }
     };
     numbers.map(CpuId).map(seat).collect()
 }
 
 /// CPUs, the idlest first.
-pub(crate) fn idlest(cpus: &BTreeMap<CpuId, CpuTime>) -> Vec<CpuId> {
+fn idlest(cpus: &BTreeMap<CpuId, CpuTime>) -> Vec<CpuId> {
     let mut idlest: Vec<CpuId> = cpus.keys().copied().collect();
     idlest.sort_unstable_by(|a, b| cpus[b].idle().total_cmp(&cpus[a].idle()).then(a.cmp(b)));
     idlest
@@ -473,7 +491,7 @@ fn arriving(analysis: &Analysis<'_>, silo: &Silo) -> Option<f64> {
 fn steered_ns(analysis: &Analysis<'_>, queue: &Queue<'_>) -> Option<f64> {
     let attribution = &analysis.observation.attribution;
     let (mut time, mut packets) = (0.0, 0.0);
-    for cpu in queue.silo.rps_cpus.as_ref()?.iter().filter(|cpu| !queue.polled.contains_key(cpu)) {
+    for cpu in queue.silo.rps_cpus.as_ref()?.iter().filter(|cpu| !queue.polled.contains(*cpu)) {
         let polls = || attribution.polls.iter().filter(move |poll| poll.cpu == cpu);
         let all: u64 = polls().map(|poll| poll.packets).sum();
         let backlog = polls().filter(|poll| poll.netdev.is_empty());
@@ -529,10 +547,7 @@ fn reads<'a>(analysis: &'a Analysis<'_>, silo: &Silo) -> impl Iterator<Item = &'
 
 /// Weights as shares of their sum; empty if that is 0.
 pub(crate) fn normalized(weights: impl Iterator<Item = (CpuId, f64)>) -> Shares {
-    let mut shares: Shares = weights.filter(|(_, weight)| *weight > 0.0).collect();
-    let all: f64 = shares.values().sum();
-    shares.values_mut().for_each(|share| *share /= all);
-    shares
+    weights.collect::<Shares>().normalized()
 }
 
 /// The share of the softirqs' time after driver and GRO; `None` if it was not sampled, or where RPS
@@ -540,12 +555,12 @@ pub(crate) fn normalized(weights: impl Iterator<Item = (CpuId, f64)>) -> Shares 
 fn protocol_share(analysis: &Analysis<'_>, queues: &[Queue<'_>]) -> Option<Bounds> {
     let away = |queue: &Queue<'_>| {
         let protocol = queue.silo.protocol_cpus.keys();
-        protocol.filter(|cpu| !queue.polled.contains_key(cpu)).count() > 0
+        protocol.filter(|cpu| !queue.polled.contains(**cpu)).count() > 0
     };
     if queues.iter().any(away) {
         return None;
     }
-    let polling: BTreeSet<&CpuId> = queues.iter().flat_map(|queue| queue.polled.keys()).collect();
-    let movable = movable_share(&analysis.observation.attribution, polling.into_iter())?;
+    let polling: BTreeSet<CpuId> = queues.iter().flat_map(|queue| queue.polled.cpus()).collect();
+    let movable = movable_share(&analysis.observation.attribution, polling.iter())?;
     Some(movable.share)
 }
