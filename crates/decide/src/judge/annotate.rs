@@ -16,7 +16,7 @@ use crate::judge::verdict::{Claim, Look, RemedyVerdict};
 use crate::place::AlgorithmName;
 use crate::plan::arfs::wants_arfs;
 use crate::plan::find_outcome::FoundOutcome;
-use crate::plan::{Detail, Goal, Plan, plan, plan_as_measured, plan_in_detail};
+use crate::plan::{Detail, Goal, Plan, plan, plan_as_measured};
 
 /// Adds the verdict on each change of RPS, RFS and aRFS to its reason. The plan is for this goal.
 ///
@@ -70,8 +70,7 @@ pub fn plan_by_outcome(analysis: &Analysis<'_>, goal: &Goal, found: &FoundOutcom
 /// The verdicts on all netdevs with receive traffic; empty without rates.
 pub(super) fn verdicts(look: &Look<'_>) -> Vec<RemedyVerdict> {
     let goal = Goal { algorithm: AlgorithmName::Spread, even_if_owned: true, ..Goal::default() };
-    let mut verdicts =
-        verdict::verdicts(look, &plan_in_detail(look.analysis, &goal, Detail::WithoutCosts));
+    let mut verdicts = verdict::verdicts(look, &look.plan(&goal, Detail::WithoutCosts));
     for verdict in &mut verdicts {
         let because = note(verdict);
         for change in &mut verdict.changes {

@@ -31,16 +31,20 @@ pub(super) struct Proposed {
 
 /// Chooses between the plan of least cost and those of the other proposers, which are made only if
 /// something is nearly full; there are none where the plan of least cost has to move something.
+/// `judge` is that of the analysis; `None`: it is made here.
 ///
 /// With the plan of least cost, it is nearly full sooner where that plan moves something: the next
 /// forecast, which differs a little, would compare the others too.
 pub(super) fn choose(
     analysis: &Analysis<'_>,
+    judge: Option<&Judge<'_>>,
     least_cost: Plan,
     others: impl FnOnce() -> Option<Vec<Proposed>>,
 ) -> Plan {
-    let Ok(work) = Work::new(analysis) else { return least_cost };
-    let judge = Judge::new(work, 1.0);
+    let own = || Some(Judge::new(Work::new(analysis).ok()?, 1.0));
+    let own = judge.is_none().then(own).flatten();
+    let judge = judge.or(own.as_ref());
+    let Some(judge) = judge.filter(|it| it.work().check_costs().is_ok()) else { return least_cost };
     let fits =
         |plan: &Plan| judge.fits(&Proposal::new("placement", analysis.after(), &plan.changes));
     let moves = least_cost.placements.iter().any(|it| it.moves);

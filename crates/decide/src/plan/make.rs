@@ -6,6 +6,7 @@ use netsilo_model::change::{Change, ordered};
 use netsilo_model::derive::analysis::Analysis;
 use netsilo_model::snapshot::host::Snapshot;
 use netsilo_predict::live::forecast::AS_IT_IS;
+use netsilo_predict::live::judge::Judge;
 
 use crate::place::AlgorithmName;
 use crate::plan::choice::{Proposed, choose};
@@ -23,18 +24,23 @@ use crate::plan::{arfs, by_value, flow_rules, placement, selection};
 /// Load comes from the whole observation; settings come from its later snapshot. The weights of
 /// the cost model are those of the analysis.
 pub fn plan(analysis: &Analysis<'_>, goal: &Goal) -> Plan {
-    plan_in_detail(analysis, goal, Detail::Full)
+    plan_in_detail(analysis, goal, Detail::Full, None)
 }
 
-/// The same with so much detail.
-pub(crate) fn plan_in_detail(analysis: &Analysis<'_>, goal: &Goal, detail: Detail) -> Plan {
+/// The same with so much detail, by this judge of the analysis, if there is one.
+pub(crate) fn plan_in_detail(
+    analysis: &Analysis<'_>,
+    goal: &Goal,
+    detail: Detail,
+    judge: Option<&Judge<'_>>,
+) -> Plan {
     let plan = proposed(analysis, goal, Basis::Algorithms, detail);
     // RPS and RFS take work along: what is placed with them is judged once they are in effect.
     let steers = goal.rps.is_some() || goal.rfs.is_some() || goal.arfs.is_some();
     if goal.algorithm != AlgorithmName::Auto || !goal.irqs || steers {
         return plan;
     }
-    let plan = choose(analysis, plan, || others(analysis, goal));
+    let plan = choose(analysis, judge, plan, || others(analysis, goal));
     let chosen = plan.choice.as_ref().map(|choice| choice.chosen.proposer.as_str());
     match chosen.filter(|chosen| *chosen != AlgorithmName::Auto.as_str()) {
         Some(other) if detail != Detail::WithoutCosts => {

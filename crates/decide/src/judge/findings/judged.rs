@@ -5,7 +5,7 @@ use netsilo_model::derive::analysis::Analysis;
 use crate::judge::annotate::verdicts;
 use crate::judge::ledger::{Ledger, ledger};
 use crate::judge::verdict::{Look, RemedyVerdict};
-use crate::plan::{Detail, Goal, Plan, plan_in_detail};
+use crate::plan::{Detail, Goal, Plan};
 
 /// The input of the families. Each part is derived once for all of them.
 #[derive(Debug)]
@@ -25,8 +25,8 @@ pub(super) struct Judged<'a> {
 impl<'a> Judged<'a> {
     pub(super) fn new(analysis: &'a Analysis<'a>) -> Self {
         let goal = Goal { even_if_owned: true, ..Goal::default() };
-        let plan = plan_in_detail(analysis, &goal, Detail::WithoutAlternatives);
         let look = Look::new(analysis);
+        let plan = look.plan(&goal, Detail::WithoutAlternatives);
         Self { analysis, ledger: ledger(analysis), verdicts: verdicts(&look), look, plan }
     }
 

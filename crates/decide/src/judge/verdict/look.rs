@@ -13,7 +13,7 @@ use netsilo_predict::live::judge::Judge;
 use netsilo_predict::live::received::Received;
 use netsilo_predict::live::work::{TooLittle, Work};
 
-use crate::plan::{Detail, Goal, plan_in_detail};
+use crate::plan::{Detail, Goal, Plan, plan_in_detail};
 
 /// An observation, and the judge of what changes would do there.
 #[derive(Debug)]
@@ -37,13 +37,19 @@ impl<'a> Look<'a> {
         Self { analysis, judge, planned: RefCell::default() }
     }
 
+    /// The plan of a goal.
+    pub(in crate::judge) fn plan(&self, goal: &Goal, detail: Detail) -> Plan {
+        let judge = self.judge.as_ref().ok().map(|(judge, _)| judge);
+        plan_in_detail(self.analysis, goal, detail, judge)
+    }
+
     /// What `netsilo plan` writes for a goal; each plan is made once.
     pub(super) fn planned(&self, goal: Goal) -> Vec<Change> {
         let mut planned = self.planned.borrow_mut();
         if let Some((_, changes)) = planned.iter().find(|(known, _)| *known == goal) {
             return changes.clone();
         }
-        let changes = plan_in_detail(self.analysis, &goal, Detail::WithoutCosts).changes;
+        let changes = self.plan(&goal, Detail::WithoutCosts).changes;
         planned.push((goal, changes.clone()));
         changes
     }
