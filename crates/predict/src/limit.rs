@@ -73,16 +73,27 @@ pub(crate) fn fullest(
     pinned: &[CpuSet],
     others: impl Iterator<Item = (f64, Limit)>,
 ) -> (f64, Limit) {
-    let share = |is_in: &dyn Fn(CpuId) -> bool| {
-        let these = || cpus.clone().filter(|it| is_in(it.cpu));
-        let time: f64 = these().map(|it| it.tasks + it.softirq).sum();
-        time / these().map(|it| it.room).sum::<f64>().max(0.05)
-    };
-    let pinned =
-        pinned.iter().map(|set| (share(&|cpu| set.contains(cpu)), Limit::Pinned(set.clone())));
-    let softirqs =
-        cpus.clone().map(|it| ((it.softirq + it.stays * it.tasks) / it.room, Limit::Cpu(it.cpu)));
-    let first = (share(&|_| true), Limit::Cpus);
-    let fuller = |a: (f64, Limit), b: (f64, Limit)| if b.0 > a.0 { b } else { a };
-    pinned.chain(softirqs).chain(others).fold(first, fuller)
+    let first = (busy_share(cpus.clone()), Limit::Cpus);
+    let pinned = pinned.iter().map(|set| {
+        let these = cpus.clone().filter(|it| set.contains(it.cpu));
+        (busy_share(these), Limit::Pinned(set.clone()))
+    });
+    let softirqs = cpus.clone().map(|it| ((it.softirq + it.stays * it.tasks) / it.room, it.cpu));
+    let softirq = softirqs.reduce(fuller).map(|(share, cpu)| (share, Limit::Cpu(cpu)));
+    pinned.chain(softirq).chain(others).fold(first, fuller)
+}
+
+/// Of two that are equally full, the first one.
+fn fuller<T>(a: (f64, T), b: (f64, T)) -> (f64, T) {
+    if b.0 > a.0 { b } else { a }
+}
+
+/// The share of the room on these CPUs that is used.
+fn busy_share(cpus: impl Iterator<Item = Used>) -> f64 {
+    let (mut time, mut room) = (0.0, 0.0_f64);
+    for it in cpus {
+        time += it.tasks + it.softirq;
+        room += it.room;
+    }
+    time / room.max(0.05)
 }

@@ -40,7 +40,20 @@ impl Loads {
         self.cpus.get(cpu.0 as usize).copied().unwrap_or_default()
     }
 
+    /// None yet, with room for those of this many CPUs.
+    pub(crate) fn for_cpus(count: usize) -> Self {
+        Self { cpus: Vec::with_capacity(count), ..Self::default() }
+    }
+
     #[inline]
+    fn add_softirq(&mut self, cpu: CpuId, share: f64) {
+        // Nearly always, the CPU has a load.
+        match self.cpus.get_mut(cpu.0 as usize) {
+            Some(load) => load.softirq += share,
+            None => self.on_mut(cpu).softirq += share,
+        }
+    }
+
     pub(crate) fn on_mut(&mut self, cpu: CpuId) -> &mut Load {
         let at = cpu.0 as usize;
         if self.cpus.len() <= at {
@@ -192,7 +205,7 @@ impl Place {
     #[inline]
     pub(crate) fn softirq(self, prices: &Prices, loads: &mut Loads, ns: f64) -> f64 {
         let share = ns * self.slow(prices) / 1e9;
-        loads.on_mut(self.cpu).softirq += share;
+        loads.add_softirq(self.cpu, share);
         share
     }
 }

@@ -24,6 +24,7 @@ pub(crate) struct Prices {
     pub(crate) assumptions: Assumptions,
     /// How much slower a CPU is whose sibling is always busy, as a share.
     pub(crate) slower: f64,
+    enqueue: f64,
     /// What depends on the distance, in its order.
     crossing: [Crossing; 6],
 }
@@ -48,6 +49,7 @@ impl Prices {
             ipi: values.ipi_factor(machine),
             assumptions: Assumptions::default(),
             slower: 0.0,
+            enqueue: 0.0,
             crossing: [Crossing::default(); 6],
         }
         .under(Assumptions::default())
@@ -57,6 +59,7 @@ impl Prices {
     pub(crate) fn under(self, assumptions: Assumptions) -> Self {
         let smt = assumptions.smt.unwrap_or(self.values.smt);
         let mut prices = Self { assumptions, slower: (2.0 / smt - 1.0).max(0.0), ..self };
+        prices.enqueue = prices.values.rps_enqueue * prices.unit * assumptions.crossing;
         prices.crossing = Distance::ALL.map(|distance| prices.of_crossing(distance));
         prices
     }
@@ -101,7 +104,7 @@ impl Prices {
     /// RPS's enqueue to another CPU, per packet.
     #[inline]
     pub(crate) fn enqueue(&self) -> f64 {
-        self.values.rps_enqueue * self.unit * self.assumptions.crossing
+        self.enqueue
     }
 
     /// RPS's dequeue there, per packet, with the lines that it gets from the CPU that polled.

@@ -322,10 +322,16 @@ fn cpu_lines(analysis: &Analysis<'_>, book: &mut BTreeMap<LossStage, Vec<LossCou
             ),
         ];
         for (place, counter, per_s, since_boot, aside) in rows {
-            book.entry(place).or_default().push(LossCounter {
+            let lines = book.entry(place).or_default();
+            let count = per_s.map(|rate| (rate * seconds).round() as u64);
+            // Most CPUs have never counted anything: no line, and no loss.
+            if since_boot == 0 && count.unwrap_or(0) == 0 {
+                continue;
+            }
+            lines.push(LossCounter {
                 subject: Subject::Cpu(*cpu),
                 counter: counter.to_owned(),
-                count: per_s.map(|rate| (rate * seconds).round() as u64),
+                count,
                 since_boot: since_boot.into(),
                 aside: non_empty(aside),
                 source: "/proc/net/softnet_stat".to_owned(),

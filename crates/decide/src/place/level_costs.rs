@@ -13,24 +13,36 @@ pub(super) struct LevelCosts {
     anywhere: f64,
 }
 
-/// Sums by number, in the order of the numbers. Most costs depend on one CPU or two.
+/// Sums by number. Most costs depend on one CPU or two.
 #[derive(Default)]
-struct Sums(Vec<(u32, f64)>);
+struct Sums {
+    first: Option<(u32, f64)>,
+    /// In the order of their numbers.
+    others: Vec<(u32, f64)>,
+}
 
 impl Sums {
     fn add(&mut self, number: u32, more: f64) {
-        match self.0.binary_search_by_key(&number, |it| it.0) {
-            Ok(at) => self.0[at].1 += more,
-            Err(at) => self.0.insert(at, (number, more)),
+        match &mut self.first {
+            None => self.first = Some((number, more)),
+            Some((first, sum)) if *first == number => *sum += more,
+            Some(_) => match self.others.binary_search_by_key(&number, |it| it.0) {
+                Ok(at) => self.others[at].1 += more,
+                Err(at) => self.others.insert(at, (number, more)),
+            },
         }
     }
 
+    #[inline]
     fn get(&self, number: u32) -> Option<f64> {
-        if let [(only, sum)] = *self.0 {
-            return (only == number).then_some(sum);
+        match self.first {
+            Some((first, sum)) if first == number => Some(sum),
+            _ if self.others.is_empty() => None,
+            _ => {
+                let at = self.others.binary_search_by_key(&number, |it| it.0).ok()?;
+                Some(self.others[at].1)
+            }
         }
-        let at = self.0.binary_search_by_key(&number, |it| it.0).ok()?;
-        Some(self.0[at].1)
     }
 }
 
@@ -51,7 +63,7 @@ impl LevelCosts {
 
     /// The cost on a CPU with these levels.
     pub(super) fn on(&self, cpu: CpuId, levels: [u32; 4]) -> f64 {
-        if self.on.0.is_empty() {
+        if self.on.first.is_none() {
             return 0.0;
         }
         let shared = self.levels.iter().zip(levels).filter_map(|(level, number)| level.get(number));

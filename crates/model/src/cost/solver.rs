@@ -161,17 +161,20 @@ impl<'a> Search<'a> {
         }
         let crowd = vec![0.0; problem.places.len()];
         let choices = problem.fixed.iter().filter(|cost| cost.is_finite()).count();
-        let places = 0..problem.places.len();
-        let cells =
-            || (0..problem.items.len()).flat_map(|it| places.clone().map(move |at| (it, at)));
-        let alone = |(item, place)| {
-            let moves = homes.and_then(|homes| homes[item]).is_some_and(|home| home != place);
-            problem.fixed(item, place) + if moves { problem.items[item].moving } else { 0.0 }
-        };
+        let mut alone: Vec<f64> = problem.fixed.iter().map(|cost| f64::from(*cost)).collect();
+        let mut shares = Vec::with_capacity(alone.len());
+        let width = problem.places.len().max(1);
+        for ((number, item), row) in problem.items.iter().enumerate().zip(alone.chunks_mut(width)) {
+            shares.extend((0..row.len()).map(|place| problem.load(number, place)));
+            let Some(home) = homes.and_then(|homes| homes[number]) else { continue };
+            let (before, after) = row.split_at_mut(home);
+            let others = before.iter_mut().chain(after.iter_mut().skip(1));
+            others.for_each(|cost| *cost += item.moving);
+        }
         let mut search = Self {
             problem,
-            alone: cells().map(alone).collect(),
-            shares: cells().map(|(item, place)| problem.load(item, place)).collect(),
+            alone: alone.into(),
+            shares: shares.into(),
             choices,
             at: vec![NOWHERE; problem.items.len()],
             loads: vec![0.0; problem.places.len()],

@@ -282,8 +282,13 @@ impl CpuSet {
         if text.is_empty() {
             return Ok(set);
         }
-        let mut at = 0;
-        for range in text.split(',') {
+        let (mut at, mut rest) = (0, Some(text));
+        while let Some(some) = rest {
+            let (range, others) = match split_once(some, b',') {
+                Some((range, others)) => (range, Some(others)),
+                None => (some, None),
+            };
+            rest = others;
             insert_range(&mut set, range).map_err(|(offset, kind)| CpuSetError {
                 text: text.to_owned(),
                 at: at + offset,
@@ -378,6 +383,13 @@ impl Spelling {
     }
 }
 
+/// The parts of a text before and after the first of this ASCII character. Lists are short: the
+/// search of the standard library, which looks at many bytes at a time, takes longer.
+fn split_once(text: &str, by: u8) -> Option<(&str, &str)> {
+    let at = text.bytes().position(|byte| byte == by)?;
+    Some((&text[..at], &text[at + 1..]))
+}
+
 /// Adds `a`, `a-b` or `a-b:used/group`. An error has the byte offset within the range.
 fn insert_range(set: &mut CpuSet, range: &str) -> Result<(), (usize, CpuSetErrorKind)> {
     let number = |offset: usize, digits: &str| -> Result<u32, (usize, CpuSetErrorKind)> {
@@ -393,11 +405,11 @@ fn insert_range(set: &mut CpuSet, range: &str) -> Result<(), (usize, CpuSetError
             _ => Err((offset, CpuSetErrorKind::OutOfRange { cpu, highest: MAX_CPUS - 1 })),
         }
     };
-    let (bounds, stride) = match range.split_once(':') {
+    let (bounds, stride) = match split_once(range, b':') {
         Some((bounds, stride)) => (bounds, Some((bounds.len() + 1, stride))),
         None => (range, None),
     };
-    let (first, last) = match bounds.split_once('-') {
+    let (first, last) = match split_once(bounds, b'-') {
         Some((a, b)) => (number(0, a)?, number(a.len() + 1, b)?),
         None => {
             let only = number(0, bounds)?;

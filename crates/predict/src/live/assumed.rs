@@ -77,7 +77,7 @@ impl Assumed {
         now: &[Routed],
         placed: impl Iterator<Item = (usize, &'p Routed, f64)>,
     ) -> Loads {
-        let mut loads = Loads::default();
+        let mut loads = Loads::for_cpus(work.room.len());
         for (at, placed, batch) in placed {
             let (queue, parts) = (&work.queues[at], self.parts[at]);
             placed.add(&mut loads, &self.prices, queue, parts, (&now[at], batch));

@@ -20,9 +20,10 @@ pub(super) fn own(silo: &Silo, cpu: CpuId) -> Evidence {
 pub(super) fn spread(judged: &Judged<'_>, load: &CpuWork<'_>) -> Remedy {
     let plan = &judged.plan;
     let goes = |silo: &&&Silo| {
+        let subject = silo.subject();
         plan.placements
             .iter()
-            .any(|it| it.label == silo.subject() && it.moves && !it.cpus.contains(load.cpu))
+            .any(|it| it.label == subject && it.moves && !it.cpus.contains(load.cpu))
     };
     let leaving: Vec<&Silo> = load.queues.iter().filter(goes).copied().collect();
     let moved: f64 = leaving.iter().filter_map(|silo| silo.own_share.get(&load.cpu)).sum();

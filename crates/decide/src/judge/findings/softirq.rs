@@ -51,14 +51,16 @@ pub(super) fn find(judged: &Judged<'_>) -> Vec<Finding> {
 
 /// One CPU is overloaded by receive work while others are idle.
 fn overloaded(judged: &Judged<'_>, load: &CpuWork<'_>, all: &[CpuWork<'_>]) -> Option<Finding> {
-    let topology = &judged.analysis.observation.after.topology;
-    let apart = topology.reserved();
+    if load.receiving() < OVERLOADED {
+        return None;
+    }
+    let apart = judged.analysis.after().topology.reserved();
     let room: CpuSet = all
         .iter()
         .filter(|it| it.cpu != load.cpu && it.has_room() && !apart.contains(it.cpu))
         .map(|it| it.cpu)
         .collect();
-    if load.receiving() < OVERLOADED || room.is_empty() {
+    if room.is_empty() {
         return None;
     }
     let mut evidence = load.evidence();
