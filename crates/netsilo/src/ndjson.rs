@@ -211,11 +211,13 @@ fn each_line<W: FnMut(&InputLine) -> Result<Printed> + Send + 'static>(
 /// Reads all lines that are not empty.
 fn read(mut input: impl BufRead, workers: &[SyncSender<InputLine>]) -> Result<()> {
     let mut worker = workers.iter().cycle();
-    let mut number = 0;
+    let (mut number, mut length) = (0, 0);
     loop {
-        let mut text = Vec::new();
+        // Lines are about as long as the one before.
+        let mut text = Vec::with_capacity(length);
         let cannot = "cannot read standard input";
-        if input.by_ref().take(MOST_LINE + 1).read_until(b'\n', &mut text).context(cannot)? == 0 {
+        length = input.by_ref().take(MOST_LINE + 1).read_until(b'\n', &mut text).context(cannot)?;
+        if length == 0 {
             return Ok(());
         }
         number += 1;

@@ -27,12 +27,13 @@ pub(super) fn is_one() -> bool {
 /// line was usable) and the answer.
 pub(super) fn serve(mut answer: impl FnMut(u64, Vec<u8>) -> Result<(bool, String)>) -> Result<()> {
     let (mut input, mut output) = (io::stdin().lock(), io::stdout().lock());
-    let mut number = Vec::new();
+    let (mut number, mut length) = (Vec::new(), 0);
     while input.read_until(b' ', &mut number).context("cannot read the next line")? > 0 {
         let digits = std::str::from_utf8(&number).ok().map(str::trim_end);
         let digits = digits.and_then(|digits| digits.parse().ok());
-        let mut line = Vec::new();
-        input.read_until(b'\n', &mut line).context("cannot read a line")?;
+        // Lines are about as long as the one before.
+        let mut line = Vec::with_capacity(length);
+        length = input.read_until(b'\n', &mut line).context("cannot read a line")?;
         number.clear();
         let (usable, text) = answer(digits.context("a line has no number")?, line)?;
         let sent = write!(output, "{}{text}", u8::from(usable)).and_then(|()| output.flush());
