@@ -185,6 +185,7 @@ fn each_page_fits_a_real_terminal_of_three_sizes() {
         ("4", "[4 consumers]", "redis-server"),
         ("5", "[5 findings", "severity"),
         ("6", "[6 decisions]", "a bundle has no daemon"),
+        ("7", "[7 drops]", "counters only"),
     ];
     for (columns, rows) in [(80, 24), (120, 40), (200, 60)] {
         let (x, y) = (columns.to_string(), rows.to_string());
@@ -208,7 +209,7 @@ fn each_page_fits_a_real_terminal_of_three_sizes() {
             assert!(lines[1].contains(tab) && lines[rows - 1].contains("q quit"), "{screen}");
         }
         terminal.keys(&["q"]);
-        terminal.sees_not("code 0", "[6 decisions]");
+        terminal.sees_not("code 0", "[7 drops]");
     }
     terminal.is_restored();
 }

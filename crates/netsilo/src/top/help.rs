@@ -4,7 +4,7 @@ use crate::top::state::Text;
 
 const HELP: &str = "\
 pages
-  1 2 3 4 5 6, Tab   map, queues, cpus, consumers, findings, decisions
+  1 to 7, Tab        map, queues, cpus, consumers, findings, decisions, drops
   up down j k        select a row; PgUp, PgDn, Home, End: further
   Enter              explain it, as netsilo explain does; all its columns
   /                  show only rows that contain a text; Esc: all rows

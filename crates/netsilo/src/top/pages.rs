@@ -3,6 +3,7 @@
 mod consumers;
 mod cpus;
 mod decisions;
+pub(crate) mod drops;
 mod findings;
 mod queues;
 
@@ -20,6 +21,7 @@ pub(crate) fn listing(state: &State, window: &Window) -> Option<Listing> {
         Page::Consumers => consumers::listing(window, state.palette),
         Page::Findings => findings::listing(state, window),
         Page::Decisions => decisions::listing(window),
+        Page::Drops => drops::listing(state, window),
     };
     Some(listing.arranged(&state.filter, state.view().sort))
 }

@@ -5,6 +5,7 @@ use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 use std::time::Duration;
 
+use netsilo_decide::judge::dropped::DropRow;
 use netsilo_decide::judge::findings::{Finding, Severity};
 use netsilo_decide::judge::fix::FixRequest;
 use netsilo_decide::plan::Plan;
@@ -18,6 +19,9 @@ use crate::top::window::Window;
 /// How many windows the history keeps.
 pub(crate) const HISTORY: usize = 60;
 
+/// Number of past windows that a row shows.
+pub(crate) const PAST: usize = 12;
+
 /// The pages, in the order of their keys.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) enum Page {
@@ -28,12 +32,20 @@ pub(crate) enum Page {
     Consumers,
     Findings,
     Decisions,
+    Drops,
 }
 
 impl Page {
     /// All pages.
-    pub(crate) const ALL: [Self; 6] =
-        [Self::Map, Self::Queues, Self::Cpus, Self::Consumers, Self::Findings, Self::Decisions];
+    pub(crate) const ALL: [Self; 7] = [
+        Self::Map,
+        Self::Queues,
+        Self::Cpus,
+        Self::Consumers,
+        Self::Findings,
+        Self::Decisions,
+        Self::Drops,
+    ];
 
     /// The name in the row of pages.
     pub(crate) fn name(self) -> &'static str {
@@ -44,6 +56,7 @@ impl Page {
             Self::Consumers => "consumers",
             Self::Findings => "findings",
             Self::Decisions => "decisions",
+            Self::Drops => "drops",
         }
     }
 }
@@ -124,6 +137,32 @@ pub(crate) struct History {
     /// severe come first; otherwise they stay in the order in which they were found, so that rows
     /// do not jump.
     pub(crate) findings: Vec<Seen>,
+    /// What the kernel dropped in the windows that a row shows, by [`PastDrops::key`].
+    pub(crate) drops: BTreeMap<String, PastDrops>,
+}
+
+/// Packets that were dropped at one place for one reason.
+#[derive(Debug, Clone)]
+pub(crate) struct PastDrops {
+    /// This window.
+    pub(crate) row: DropRow,
+    /// Packets per second.
+    pub(crate) past: VecDeque<f64>,
+}
+
+impl PastDrops {
+    fn key(row: &DropRow) -> String {
+        let DropRow { class, stage, reason, function, netdev, netns, protocol, port, sent, .. } =
+            row;
+        format!(
+            "{class:?} {stage:?} {reason} {function} {netdev} {netns:?} {protocol} {port:?} {sent}"
+        )
+    }
+
+    /// Packets per second in all windows that the row shows.
+    pub(crate) fn sum(&self) -> f64 {
+        self.past.iter().rev().take(PAST).sum()
+    }
 }
 
 /// How long a finding stays after its last window, or for one window if that is longer.
@@ -172,6 +211,15 @@ impl History {
             }
         }
         add(&mut self.read, window.report.totals.locality.bytes_per_s);
+        for seen in self.drops.values_mut() {
+            (seen.row.packets, seen.row.per_s) = (0, 0.0);
+        }
+        for row in window.check.ledger.dropped.iter().flatten() {
+            let seen = || PastDrops { row: row.clone(), past: VecDeque::new() };
+            self.drops.entry(PastDrops::key(row)).or_insert_with(seen).row = row.clone();
+        }
+        self.drops.values_mut().for_each(|seen| add(&mut seen.past, seen.row.per_s));
+        self.drops.retain(|_, seen| seen.sum() > 0.0);
         self.find(window);
     }
 

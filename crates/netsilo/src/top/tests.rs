@@ -14,7 +14,10 @@ use netsilo_model::cost::weights::Costs;
 use netsilo_model::derive::analysis::Analysis;
 use netsilo_model::machine::reading::Reading;
 use netsilo_model::parse::sanitize::is_control;
+use netsilo_model::snapshot::attribution::Hook;
+use netsilo_model::snapshot::drops::{DroppedPackets, QUANTITY};
 use netsilo_model::snapshot::ethtool::Ethtool;
+use netsilo_model::snapshot::observation::Observation;
 use netsilo_model::synthetic::scene::Scene;
 use netsilo_sys::daemon::self_cost::SelfCost;
 use ratatui::Terminal;
@@ -243,9 +246,11 @@ fn in_ascii() -> State {
 #[test]
 fn a_terminal_without_utf8_gets_ascii() {
     let state = in_ascii();
-    for keys in ["1", "3", "4", "5", "p"] {
-        let (state, _) = press(state.clone(), keys);
-        let screen = screen(&state, (100, 30));
+    let drops = State { palette: state.palette, ..dropping() };
+    for state in
+        ["1", "3", "4", "5", "p"].map(|keys| press(state.clone(), keys).0).iter().chain([&drops])
+    {
+        let screen = screen(state, (100, 30));
         assert!(screen.is_ascii(), "{screen}");
     }
 }
@@ -253,7 +258,7 @@ fn a_terminal_without_utf8_gets_ascii() {
 #[test]
 fn colours_change_no_text() {
     for scene in [bad(), steered()] {
-        for digit in '1'..='6' {
+        for digit in '1'..='7' {
             let (state, _) = press(state_of(&scene), &digit.to_string());
             let plain = Palette { depth: Depth::None, ..COLOUR };
             let plain = State { palette: plain, ..state.clone() };
@@ -290,7 +295,7 @@ fn hostile_names_stay_in_their_cells() {
     }))
     .unwrap();
     let state = state_of(&scene);
-    for keys in ["1", "1\n", "2", "3", "3\n", "4", "5", "5\n", "6"] {
+    for keys in ["1", "1\n", "2", "3", "3\n", "4", "5", "5\n", "6", "7", "7\n"] {
         let (state, _) = press(state.clone(), keys);
         let mut terminal = Terminal::new(TestBackend::new(160, 40)).unwrap();
         terminal.draw(|frame| draw(frame.buffer_mut(), &state)).unwrap();
@@ -306,7 +311,7 @@ fn many_states() -> Vec<State> {
     let pending = pending(60);
     let mut states = Vec::new();
     for base in [bad(), large(), steered()].map(|scene| state_of(&scene)) {
-        let keys = ["1", "2", "3", "4", "5", "6", "?", "5\n", "4\n", "/x", "1zz"];
+        let keys = ["1", "2", "3", "4", "5", "6", "7", "?", "5\n", "4\n", "/x", "1zz"];
         let mut of_base: Vec<State> = keys.map(|keys| press(base.clone(), keys).0).into();
         let (asking, _) = press(planned(base.clone()), "a");
         of_base.extend([press(base, "u").0, asking]);
@@ -317,7 +322,7 @@ fn many_states() -> Vec<State> {
     let daemon = Window::new(bad().observation(), &Costs::default(), Ok(daemon()));
     let waiting = State::new(COLOUR, Source::Live, None);
     let (daemon, _) = update(waiting.clone(), Event::Window(Arc::new(daemon)));
-    states.extend([waiting, press(daemon, "6").0]);
+    states.extend([waiting, press(daemon, "6").0, dropping(), press(dropping(), "\n").0]);
     states
 }
 
@@ -474,6 +479,88 @@ fn the_page_of_queues_shows_past_packets_and_drops() {
     let row = |queue: &str| text.lines().find(|line| line.contains(queue)).unwrap().to_owned();
     assert!(row("rx-1").contains("██") && row("rx-1").contains(" 50.0 "), "{text}");
     assert!(row("rx-0").contains(" - "), "{text}");
+}
+
+/// A hook that counts dropped packets, unless the kernel refused it.
+fn hook(refused: Option<&str>) -> Hook {
+    let refused = refused.map(str::to_owned);
+    Hook { quantity: QUANTITY.into(), hook: "kfree_skb".into(), refused }
+}
+
+/// A window in which a full socket lost this many packets, others were dropped for other reasons,
+/// and the NIC lost some before the kernel saw them.
+fn lossy(lost: u64) -> Observation {
+    let mut observation = bad().observation();
+    observation.attribution.hooks.push(hook(None));
+    let drop = |reason: &str, function: &str, netdev: &str, port, packets| DroppedPackets {
+        reason: reason.into(),
+        function: function.into(),
+        netdev: netdev.into(),
+        netns: observation.after.machine.netns,
+        ethertype: 0x0800,
+        protocol: 17,
+        port,
+        packets,
+        ..DroppedPackets::default()
+    };
+    let elsewhere = DroppedPackets {
+        netns: 4_026_532_256,
+        ..drop("NEIGH_QUEUEFULL", "__neigh_event_send", "veth\u{1b}[2J", 0, 7)
+    };
+    let mut drops = vec![
+        drop("NETFILTER_DROP", "nf_hook_slow", "eth0", 7002, 31_000),
+        drop("NO_SOCKET", "__udp4_lib_rcv", "eth0", 9999, 80),
+        drop("SOCKET_RCVBUFF", "__udp_enqueue_schedule_skb", "eth0", 53, lost),
+        elsewhere,
+    ];
+    drops.retain(|drop| drop.packets > 0);
+    observation.attribution.drops = drops;
+    for (snapshot, missed) in [(&mut observation.before, 0), (&mut observation.after, 60)] {
+        snapshot.netdevs[0].statistics.insert("rx_missed_errors".into(), missed);
+    }
+    observation
+}
+
+fn with_windows(state: State, windows: impl IntoIterator<Item = Observation>) -> State {
+    windows.into_iter().fold(state, |state, observation| {
+        let window = Window::new(observation, &Costs::default(), Err(String::new()));
+        update(state, Event::Window(Arc::new(window))).0
+    })
+}
+
+/// The page of drops after some windows.
+fn dropping() -> State {
+    let state = press(State::new(COLOUR, Source::Live, None), "7").0;
+    with_windows(state, [0, 400, 1200, 9000, 300, 0, 0, 2500].map(lossy))
+}
+
+#[test]
+fn the_page_of_drops_has_the_recorded_look_and_explains_a_reason() {
+    let small = (80, 24);
+    let pages = [(60, 15), small, (120, 40)].map(|size| page(&dropping(), size));
+    insta::assert_snapshot!("drops-of-windows", pages.join("\n"));
+    let text = screen(&press(dropping(), "\n").0, small);
+    assert!(text.contains("function") && text.contains("the buffer of a UDP or raw"), "{text}");
+    let filtered = screen(&press(dropping(), "/udp 53\n").0, small);
+    assert!(filtered.contains("SOCKET_RCVBUFF") && !filtered.contains("NO_SOCKET"), "{filtered}");
+}
+
+#[test]
+fn a_row_of_drops_stays_while_its_past_shows_them() {
+    let shows = |state: &State| screen(state, (80, 24)).contains("SOCKET_RCVBUFF");
+    let state = with_windows(dropping(), (0..11).map(|_| lossy(0)));
+    assert!(shows(&state));
+    assert!(!shows(&with_windows(state, [lossy(0)])));
+}
+
+#[test]
+fn without_the_hook_the_page_of_drops_says_why_and_shows_counters() {
+    let mut observation = lossy(5);
+    observation.attribution.hooks = vec![hook(Some("needs CAP_BPF"))];
+    let state = with_windows(press(state_of(&bad()), "7").0, [observation]);
+    let text = screen(&state, (80, 24));
+    assert!(text.contains("NIC: buffer full") && text.contains("rx_missed_errors"), "{text}");
+    assert!(text.contains("needs CAP_BPF") && !text.contains("RCVBUFF"), "{text}");
 }
 
 #[test]

@@ -14,7 +14,7 @@ use crate::tell::styled::Styled;
 use crate::top::help;
 use crate::top::listing::Sort;
 use crate::top::map::Level;
-use crate::top::pages;
+use crate::top::pages::{self, drops};
 use crate::top::state::{History, Overlay, Page, Pending, Seen, Source, State, Text};
 use crate::top::window::Window;
 use crate::views;
@@ -309,7 +309,7 @@ fn on_page(mut state: State, key: KeyCode) -> (State, Option<Request>) {
     let mut request = None;
     match key {
         KeyCode::Char('q') => request = Some(Request::Quit),
-        KeyCode::Char(digit @ '1'..='6') => {
+        KeyCode::Char(digit @ '1'..='7') => {
             state.page = Page::ALL[digit as usize - '1' as usize];
         }
         KeyCode::Tab => state.page = beside(state.page, 1),
@@ -421,8 +421,8 @@ fn explain(state: &mut State) -> Option<Request> {
             state.overlay = Some(Overlay::Text(text));
             None
         }
-        Page::Consumers | Page::Decisions => {
-            let text = in_full(state, &selected)?;
+        Page::Consumers | Page::Decisions | Page::Drops => {
+            let text = in_full(state, &selected)? + &drops::meaning(state, &selected);
             state.overlay = Some(Overlay::Text(Text::new("all columns", &text)));
             None
         }

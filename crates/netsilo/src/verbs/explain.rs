@@ -73,7 +73,7 @@ fn reasons() -> impl Iterator<Item = [&'static str; 4]> {
 }
 
 /// What a reason means. The kernel's prefix and small letters are accepted.
-fn reason(name: &str) -> Result<String> {
+pub(crate) fn reason(name: &str) -> Result<String> {
     let name = name.to_ascii_uppercase();
     let name = name.trim_start_matches("SKB_DROP_REASON_");
     let Some([_, class, meaning, place]) = reasons().find(|row| row[0] == name) else {

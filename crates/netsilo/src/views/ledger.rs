@@ -81,7 +81,8 @@ fn dropped(ledger: &Ledger, all: bool) -> Styled {
     text
 }
 
-fn drop_row(row: &DropRow) -> Vec<Styled> {
+/// Cells: stage or class, packets, packets per second, reason, function, netdev, port.
+pub(crate) fn drop_row(row: &DropRow) -> Vec<Styled> {
     let or_dash = |text: &str| if text.is_empty() { "-" } else { text }.to_owned();
     let from = if row.sent { "from " } else { "" };
     let port = match row.port {
@@ -146,7 +147,7 @@ fn by_event(stage: &StageLosses) -> Vec<String> {
 }
 
 /// The row of a stage, with its nonzero counters. Counters that grew come first.
-fn stage_row(stage: &StageLosses) -> Vec<Styled> {
+pub(crate) fn stage_row(stage: &StageLosses) -> Vec<Styled> {
     let mut lines: Vec<&LossCounter> = stage.lines.iter().collect();
     lines.sort_by_key(|line| {
         (line.aside.is_some(), std::cmp::Reverse(line.count), std::cmp::Reverse(line.since_boot))

@@ -5,7 +5,7 @@ use netsilo_model::machine::cpuset::CpuSet;
 
 use crate::tell::palette::Meaning;
 use crate::top::listing::{Cell, Column, Listing, Row, left, number};
-use crate::top::state::{State, sparkline};
+use crate::top::state::{PAST, State, sparkline};
 use crate::top::window::Window;
 use crate::views::show;
 use crate::views::units::{count, or_dash, percent};
@@ -24,9 +24,6 @@ const COLUMNS: &[Column] = &[
     left("locality", 3),
     left("consumers", 5),
 ];
-
-/// Characters of the past packets per second.
-const PAST: usize = 12;
 
 /// From this share of a CPU's time in softirqs, the CPU of the queue has little time left.
 const NEARLY_FULL: f64 = 0.6;

@@ -15,7 +15,7 @@ fn ctrl_z_and_the_return_to_the_foreground_are_for_the_terminal() {
 #[test]
 fn keys_choose_the_page() {
     let page = |keys: &str| press(state_of(&bad()), keys).0.page;
-    assert_eq!([page("3"), page("\t"), page("6\t")], [Page::Cpus, Page::Queues, Page::Map]);
+    assert_eq!([page("3"), page("\t"), page("7\t")], [Page::Cpus, Page::Queues, Page::Map]);
     assert_eq!(press(state_of(&bad()), "q").1, Some(Request::Quit));
 }
 
