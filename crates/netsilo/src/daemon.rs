@@ -47,7 +47,7 @@ use crate::daemon::config::Config;
 use crate::daemon::heartbeat::{Heartbeat, tell_systemd};
 use crate::daemon::journald::Journald;
 use crate::daemon::listeners::Listeners;
-use crate::daemon::metrics::ReadBytes;
+use crate::daemon::metrics::WindowSums;
 use crate::daemon::outcomes::FollowedOutcomes;
 use crate::daemon::published_placements::PublishedPlacements;
 use crate::daemon::reconcile::Reconcile;
@@ -177,7 +177,7 @@ struct Daemon<'a> {
     journald: Option<Journald>,
     status: Status,
     log: VecDeque<LogEntry>,
-    read: ReadBytes,
+    sums: WindowSums,
     listeners: Listeners,
 }
 
@@ -239,7 +239,7 @@ impl<'a> Daemon<'a> {
             hints: None,
             journald: Journald::connect(&args.journald_socket),
             log: VecDeque::new(),
-            read: ReadBytes::default(),
+            sums: WindowSums::default(),
             listeners,
         };
         daemon.configure(config)?;
@@ -309,6 +309,7 @@ impl<'a> Daemon<'a> {
                     && !reload;
             match seen {
                 Ok(observation) => {
+                    self.sums.add_drops(&observation.attribution);
                     self.learn_cost(&observation, started.elapsed());
                     if is_usable {
                         self.decide(&observation, started.elapsed());
@@ -388,7 +389,7 @@ impl<'a> Daemon<'a> {
             }
         }
         self.update_status(observation, decision);
-        self.read.add(&self.status.locality, window.as_secs_f64());
+        self.sums.add_read(&self.status.locality, window.as_secs_f64());
         self.publish(window);
     }
 
@@ -499,7 +500,7 @@ impl<'a> Daemon<'a> {
         status.at = self.kernel.now();
         status.own = self_cost();
         status.log = self.log.iter().cloned().collect();
-        self.listeners.put(status.clone(), self.read.clone(), window);
+        self.listeners.put(status.clone(), self.sums.clone(), window);
         let changes = plural(status.totals.changes as usize, "write");
         tell_systemd(&[NotifyState::Status(&format!("{:?}, {changes}", status.state))]);
     }

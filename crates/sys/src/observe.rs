@@ -86,7 +86,8 @@ impl Observer {
     /// Leaves out interrupts of other devices and data that no decision needs. Call
     /// [`Observer::invalidate`] when something else changed.
     pub fn start_light(root: &Root, counting: CountingMode) -> Result<Self, ObserveError> {
-        Self::begin(root, counting, tracer::Options::default(), Some(Refresher::default()))
+        let options = tracer::Options { drops: true, ..tracer::Options::default() };
+        Self::begin(root, counting, options, Some(Refresher::default()))
     }
 
     /// Changes how long eBPF is attached in each later interval. Has an effect only in

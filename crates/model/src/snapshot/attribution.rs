@@ -48,6 +48,9 @@ pub struct Attribution {
     /// Packets that the kernel dropped, in all network namespaces. Empty if not requested.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub drops: Vec<DroppedPackets>,
+    /// Time during which they were counted: with pauses, longer than `elapsed`. Not saved.
+    #[serde(skip)]
+    pub drops_elapsed: Duration,
     /// Flows with the rx queue of each. Empty if not requested.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub flows: Vec<Flow>,
@@ -178,6 +181,7 @@ impl Attribution {
         self.wakeups.extend(next.wakeups);
         self.forwarded.extend(next.forwarded);
         self.drops.extend(next.drops);
+        self.drops_elapsed += next.drops_elapsed;
         self.flows.extend(next.flows);
         // without the identity of sockets, counts of two windows cannot be added
         self.group_reads = next.group_reads;

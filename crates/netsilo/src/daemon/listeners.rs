@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use anyhow::Result;
 
-use crate::daemon::metrics::ReadBytes;
+use crate::daemon::metrics::WindowSums;
 use crate::daemon::publish::{MetricsServer, SharedStatus, StatusSocket};
 use crate::tell::status::Status;
 
@@ -30,8 +30,8 @@ impl Listeners {
     }
 
     /// Publishes a status. `window` is the length of the last window.
-    pub(crate) fn put(&self, status: Status, read: ReadBytes, window: Duration) {
-        self.shared.put(status, read, window);
+    pub(crate) fn put(&self, status: Status, sums: WindowSums, window: Duration) {
+        self.shared.put(status, sums, window);
     }
 
     /// Serves metrics at another address. If that address cannot be bound, the old one stays.

@@ -1,16 +1,21 @@
 //! The daemon's metrics in the Prometheus text format: base units, and labels with a fixed set of
 //! values.
 
+use std::collections::BTreeSet;
 use std::sync::atomic::AtomicU64;
 
 use netsilo_decide::control::ControllerState;
+use netsilo_model::derive::drop_class::{DropClass, lost_at};
 use netsilo_model::machine::topology::Distance;
+use netsilo_model::snapshot::attribution::Attribution;
+use netsilo_model::snapshot::drops::DroppedPackets;
 use netsilo_trial::stats::Estimate;
 use prometheus_client::encoding::text::encode_registry;
 use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::family::Family;
 use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::registry::Registry;
+use serde::Serialize;
 
 use crate::tell::status::{Mode, Status};
 
@@ -18,21 +23,69 @@ type Float = Gauge<f64, AtomicU64>;
 type Seconds = Counter<f64, AtomicU64>;
 type ByLabel = Family<Vec<(&'static str, &'static str)>, Float>;
 type BytesByLabel = Family<Vec<(&'static str, &'static str)>, Seconds>;
+type PacketsByLabel = Family<Vec<(&'static str, String)>, Counter>;
 
-/// Bytes read since the start, by distance.
+/// Reasons of dropped packets with a series each. With one series for other reasons of each class
+/// and stage (18 at most), there are at most 64.
+const MOST_REASONS: usize = 46;
+
+/// Sums of the windows since the start.
 #[derive(Debug, Clone, Default)]
-pub(crate) struct ReadBytes(BytesByLabel);
+pub(crate) struct WindowSums {
+    read: BytesByLabel,
+    dropped: PacketsByLabel,
+    /// Class, stage and reason of dropped packets that have a series.
+    reasons: BTreeSet<Vec<(&'static str, String)>>,
+    drops_counted: Seconds,
+}
 
-impl ReadBytes {
+impl WindowSums {
+    /// Adds the packets that the kernel dropped in a window.
+    pub(crate) fn add_drops(&mut self, attribution: &Attribution) {
+        self.drops_counted.inc_by(attribution.drops_elapsed.as_secs_f64());
+        for drop in &attribution.drops {
+            let mut labels = drop_labels(drop);
+            if self.reasons.len() < MOST_REASONS {
+                self.reasons.insert(labels.clone());
+            }
+            if !self.reasons.contains(&labels) {
+                labels[2].1 = "other".into();
+            }
+            self.dropped.get_or_create(&labels).inc_by(drop.packets);
+        }
+    }
+
     /// Adds the bytes of a window of this many seconds.
-    pub(crate) fn add(&self, locality: &netsilo_model::derive::locality::Locality, seconds: f64) {
+    pub(crate) fn add_read(
+        &self,
+        locality: &netsilo_model::derive::locality::Locality,
+        seconds: f64,
+    ) {
         let bytes = locality.bytes_per_s * seconds;
         for distance in Distance::ALL {
             let share = locality.shares.get(&distance).copied().unwrap_or(0.0);
-            self.0.get_or_create(&vec![("distance", word(distance))]).inc_by(bytes * share);
+            self.read.get_or_create(&vec![("distance", word(distance))]).inc_by(bytes * share);
         }
-        self.0.get_or_create(&vec![("distance", "unknown")]).inc_by(bytes * locality.unknown);
+        self.read.get_or_create(&vec![("distance", "unknown")]).inc_by(bytes * locality.unknown);
     }
+}
+
+/// Its class, the stage where it was lost, and the kernel's reason.
+fn drop_labels(drop: &DroppedPackets) -> Vec<(&'static str, String)> {
+    let class = DropClass::of(drop);
+    let stage = lost_at(drop).filter(|_| class == DropClass::Lost);
+    let reason = if drop.reason.is_empty() { "NOT_SPECIFIED" } else { &drop.reason };
+    vec![
+        ("class", label(class)),
+        ("stage", stage.map_or_else(|| "none".to_owned(), label)),
+        ("reason", reason.to_owned()),
+    ]
+}
+
+/// The name of an enum's value, in the words of labels: `not_for_us`.
+fn label(value: impl Serialize) -> String {
+    let name = serde_json::to_value(value).unwrap_or_default();
+    name.as_str().unwrap_or_default().replace('-', "_")
 }
 
 fn word(distance: Distance) -> &'static str {
@@ -56,7 +109,7 @@ const STATES: [(&str, ControllerState); 5] = [
 ];
 
 /// Renders all metrics as text.
-pub(crate) fn render(status: &Status, read: &ReadBytes, last_window_seconds: f64) -> String {
+pub(crate) fn render(status: &Status, sums: &WindowSums, last_window_seconds: f64) -> String {
     let mut registry = Registry::default();
     let mut gauge = |name: &str, help: &str, value: f64| {
         let gauge = Float::default();
@@ -146,7 +199,18 @@ pub(crate) fn render(status: &Status, read: &ReadBytes, last_window_seconds: f64
     registry.register(
         "netsilo_read_bytes",
         "Bytes read, by distance between the CPU of the protocol work and the reader's CPU",
-        read.0.clone(),
+        sums.read.clone(),
+    );
+    registry.register(
+        "netsilo_dropped_packets",
+        "Packets that the kernel dropped, by what it means, the stage where they were lost, and \
+         the kernel's reason; a lower bound, counted for netsilo_drops_counted_seconds_total",
+        sums.dropped.clone(),
+    );
+    registry.register(
+        "netsilo_drops_counted_seconds",
+        "How long dropped packets were counted: always while they are few, else in windows",
+        sums.drops_counted.clone(),
     );
     let mut counter = |name: &str, help: &str, value: f64| {
         let counter = Seconds::default();
@@ -264,9 +328,10 @@ mod tests {
             include_str!("../../../../contrib/prometheus/dashboard-fleet.json"),
         ];
         let status = following();
-        let read = ReadBytes::default();
-        read.add(&status.locality, 1.0);
-        let text = render(&status, &read, 1.0);
+        let mut sums = WindowSums::default();
+        sums.add_read(&status.locality, 1.0);
+        sums.add_drops(&window(&[("SOCKET_RCVBUFF", 1)]));
+        let text = render(&status, &sums, 1.0);
         let is_name = |c: char| c.is_ascii_alphanumeric() || c == '_' || c == ':';
         let words = files.iter().flat_map(|file| file.split(|c: char| !is_name(c)));
         // `host:netsilo_...` is the name of a rule
@@ -277,11 +342,71 @@ mod tests {
         }
     }
 
+    /// A window of 10 s with these dropped packets.
+    fn window(drops: &[(&str, u64)]) -> Attribution {
+        let drop = |(reason, packets): &(&str, u64)| DroppedPackets {
+            reason: (*reason).into(),
+            packets: *packets,
+            ..DroppedPackets::default()
+        };
+        Attribution {
+            drops: drops.iter().map(drop).collect(),
+            drops_elapsed: std::time::Duration::from_secs(10),
+            ..Attribution::default()
+        }
+    }
+
+    fn drops_of(sums: &WindowSums) -> Vec<String> {
+        let text = render(&following(), sums, 1.0);
+        let lines = text.lines().filter_map(|line| line.strip_prefix("netsilo_drop"));
+        lines.map(str::to_owned).collect()
+    }
+
+    #[test]
+    fn dropped_packets_add_up_over_windows() {
+        let mut sums = WindowSums::default();
+        assert_eq!(drops_of(&sums), ["s_counted_seconds_total 0.0"]);
+        sums.add_drops(&window(&[("SOCKET_RCVBUFF", 5), ("SOCKET_RCVBUFF", 2), ("", 1)]));
+        sums.add_drops(&window(&[("SOCKET_RCVBUFF", 10), ("NO_SOCKET", 3)]));
+        let mut lines = drops_of(&sums);
+        lines.sort();
+        assert_eq!(
+            lines,
+            [
+                "ped_packets_total{class=\"lost\",stage=\"socket\",reason=\"SOCKET_RCVBUFF\"} 17",
+                "ped_packets_total{class=\"not_for_us\",stage=\"none\",reason=\"NO_SOCKET\"} 3",
+                "ped_packets_total{class=\"unknown\",stage=\"none\",reason=\"NOT_SPECIFIED\"} 1",
+                "s_counted_seconds_total 20.0",
+            ]
+        );
+    }
+
+    #[test]
+    fn many_reasons_have_at_most_64_series_and_lose_no_packet() {
+        let mut sums = WindowSums::default();
+        let functions =
+            ["veth_xmit", "udp_queue_rcv_one_skb", "nf_hook_slow", "unix_gc", "icmp_rcv"];
+        let drop = |n: usize| DroppedPackets {
+            reason: if n.is_multiple_of(3) { n.to_string() } else { format!("REASON_{n}") },
+            function: functions[n % functions.len()].into(),
+            packets: 1,
+            ..DroppedPackets::default()
+        };
+        let drops = (0..2000).map(drop).collect();
+        sums.add_drops(&Attribution { drops, ..Attribution::default() });
+        let lines = drops_of(&sums);
+        let values = lines.iter().filter(|line| line.contains('{'));
+        let values: Vec<u64> =
+            values.map(|line| line.rsplit(' ').next().unwrap().parse().unwrap()).collect();
+        assert!(values.len() > MOST_REASONS && values.len() <= 64, "{lines:#?}");
+        assert_eq!(values.iter().sum::<u64>(), 2000);
+    }
+
     #[test]
     fn an_outcome_has_its_age_and_interval_while_it_is_followed() {
         let status = Status::first(std::time::Duration::ZERO, Mode::Placing, vec![]);
         let lines = |status: &Status| {
-            let text = render(status, &ReadBytes::default(), 1.0);
+            let text = render(status, &WindowSums::default(), 1.0);
             let lines = text.lines().filter(|line| line.starts_with("netsilo_outcome"));
             lines.map(str::to_owned).collect::<Vec<_>>()
         };

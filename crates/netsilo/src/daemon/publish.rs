@@ -29,7 +29,7 @@ use tokio::runtime::{Builder, Runtime};
 use tokio::task::AbortHandle;
 use tokio::time::{sleep, timeout};
 
-use crate::daemon::metrics::{self, ReadBytes};
+use crate::daemon::metrics::{self, WindowSums};
 use crate::tell::status::Status;
 
 /// Maximum time from a connection to the end of its request's header.
@@ -51,7 +51,7 @@ const RETRY: Duration = Duration::from_millis(100);
 #[derive(Debug)]
 pub(crate) struct Published {
     status: Status,
-    read: ReadBytes,
+    sums: WindowSums,
     window: Duration,
     status_text: OnceLock<String>,
     metrics_text: OnceLock<String>,
@@ -64,7 +64,7 @@ impl Published {
     }
 
     fn metrics(&self) -> &str {
-        let render = || metrics::render(&self.status, &self.read, self.window.as_secs_f64());
+        let render = || metrics::render(&self.status, &self.sums, self.window.as_secs_f64());
         self.metrics_text.get_or_init(render)
     }
 }
@@ -75,9 +75,9 @@ pub(crate) struct SharedStatus(Arc<Mutex<Option<Arc<Published>>>>);
 
 impl SharedStatus {
     /// Replaces the published state. `window` is the length of the last window.
-    pub(crate) fn put(&self, status: Status, read: ReadBytes, window: Duration) {
+    pub(crate) fn put(&self, status: Status, sums: WindowSums, window: Duration) {
         let (status_text, metrics_text) = Default::default();
-        let shown = Published { status, read, window, status_text, metrics_text };
+        let shown = Published { status, sums, window, status_text, metrics_text };
         *self.0.lock().unwrap_or_else(PoisonError::into_inner) = Some(Arc::new(shown));
     }
 

@@ -198,6 +198,11 @@ impl Loaded {
         RESCHEDULE_PROGRAMS.iter().all(|program| self.runs(program))
     }
 
+    /// Whether it counts dropped packets.
+    pub(crate) fn counts_drops(&self) -> bool {
+        self.hooks.iter().any(|hook| hook.quantity == drops::QUANTITY)
+    }
+
     /// Whether every hook is attached.
     pub(crate) fn complete(&self) -> bool {
         self.hooks.iter().all(|hook| hook.refused.is_none())

@@ -2,6 +2,8 @@
 
 use std::net::{Ipv4Addr, UdpSocket};
 use std::process::Command;
+use std::thread;
+use std::time::Duration;
 
 use netsilo_model::derive::drop_class::DropClass;
 use netsilo_model::snapshot::drops::DroppedPackets;
@@ -87,5 +89,38 @@ fn packets_sent_to_a_tap_that_no_program_has_opened_are_lost() {
             "{rows:#?}"
         );
         assert!(rows.iter().all(|row| row.netdev == "tap-here"), "{rows:#?}");
+    });
+}
+
+/// A burst between two windows is not missed; a flood costs only in windows.
+#[test]
+fn few_dropped_packets_are_counted_in_a_pause_too_and_many_are_not() {
+    in_own_netns(|| {
+        let sender = UdpSocket::bind(at(0)).unwrap();
+        let send = |packets: u64| {
+            // No socket: a send may report its ICMP error.
+            (0..packets).for_each(|_| _ = sender.send_to(&[0; 64], at(7001)));
+        };
+        let packets = |drops: &[DroppedPackets]| -> u64 { drops.iter().map(|it| it.packets).sum() };
+        let mut tracer = Tracer::attach(Options { drops: true, ..Options::exact() });
+        // Other tests drop packets, too: wait for a quiet window.
+        let quiet = (0..600).any(|_| {
+            thread::sleep(Duration::from_millis(100));
+            let window = tracer.read().unwrap();
+            (packets(&window.drops) as f64) < 1000.0 * window.drops_elapsed.as_secs_f64()
+        });
+        assert!(quiet);
+        let mut window_after_pause = |in_window: u64| {
+            tracer.pause();
+            send(SENT);
+            thread::sleep(Duration::from_millis(20));
+            tracer.resume();
+            send(in_window);
+            let window = tracer.read().unwrap();
+            let of_ours: u64 = to_port(&window.drops, 7001).iter().map(|it| it.packets).sum();
+            (of_ours, window.drops_elapsed > window.elapsed + Duration::from_millis(20))
+        };
+        assert_eq!(window_after_pause(5000), (SENT + 5000, true));
+        assert_eq!(window_after_pause(7), (7, false));
     });
 }
