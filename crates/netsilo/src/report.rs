@@ -4,6 +4,7 @@
 //! use `tell`, `views` and `verbs::capture`.
 
 mod page;
+mod path;
 mod text;
 
 use std::path::{Path, PathBuf};
@@ -25,6 +26,7 @@ use netsilo_sys::observe::CountingMode;
 
 use crate::args::costs::costs_for;
 use crate::report::page::{Section, document};
+use crate::report::path::path;
 use crate::report::text::{shown, text};
 use crate::tell::exit::{Exit, ExitError};
 use crate::tell::presentation::Presentation;
@@ -111,8 +113,10 @@ fn page(path: &Path, with_addresses: bool, is_elsewhere: bool) -> Result<String>
     let scenario = scenario(&report);
     let found = format!("Found on {scenario}.");
     let predicted = format!("Predicted for {scenario}, if one remedy is written.");
-    let sections: [Section; 5] = [
+    let lost = format!("Lost on {scenario}.");
+    let sections: [Section; 6] = [
         ("findings", "Findings", found, findings(&check)),
+        ("losses", "Where packets were lost", lost, losses(&check, &report)),
         (
             "remedies",
             "What each remedy would do",
@@ -185,7 +189,23 @@ fn findings(check: &Check) -> Markup {
                 } }
             }
         }
-        @let ledger = views::ledger::render(&check.ledger, true);
+    }
+}
+
+/// The packets' way as a drawing, then the ledger of loss.
+fn losses(check: &Check, report: &Report) -> Markup {
+    let totals = &report.totals;
+    let arrive = match totals.packets_per_s {
+        Some(rate) => format!("the wire: {} packets/s", count(rate)),
+        None => "the wire".to_owned(),
+    };
+    let read = match totals.bytes_per_s {
+        Some(rate) => format!("the readers: {}", bytes_per_s(rate)),
+        None => "the readers".to_owned(),
+    };
+    let ledger = views::ledger::render(&check.ledger, true);
+    html! {
+        div.card { (path(&check.ledger, &arrive, &read)) }
         @if ledger.width() > 0 { (text(&ledger)) }
     }
 }

@@ -48,6 +48,8 @@ fn a_bundle_becomes_a_page_with_findings_and_the_bundle_itself() {
         "About rfs-half-on",
         "5 checks passed</summary>",
         "eth0  igb  0000:81:00.0  node 1",
+        "<svg class=\"path\" role=\"img\"",
+        "No packet was counted as lost. Stages where nobody counted: ",
     ] {
         assert!(text.contains(words), "{words}");
     }
