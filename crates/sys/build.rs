@@ -12,8 +12,19 @@ use std::process::Command;
 #[path = "src/bpf/layout.rs"]
 mod layout;
 
-const PROGRAMS: [&str; 11] = [
-    "arrive", "drops", "flows", "forward", "polls", "runqueue", "stages", "tcp", "time", "udp",
+const PROGRAMS: [&str; 13] = [
+    "arrive",
+    "datagrams",
+    "drops",
+    "flows",
+    "forward",
+    "packet_sockets",
+    "polls",
+    "runqueue",
+    "stages",
+    "tcp",
+    "time",
+    "udp",
     "wakeups",
 ];
 

@@ -11,6 +11,7 @@ mod drops;
 pub(crate) mod layout;
 pub mod load;
 mod own_cost;
+mod packet_sockets;
 pub mod runqueue;
 pub mod stages;
 pub mod statistics;

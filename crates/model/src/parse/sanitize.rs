@@ -140,7 +140,12 @@ impl Attribution {
         escape_all(self.containers.values_mut());
         escape_all(self.polls.iter_mut().map(|poll| &mut poll.netdev));
         escape_all(self.flows.iter_mut().map(|flow| &mut flow.netdev));
-        escape_all(self.drops.iter_mut().map(|it| &mut it.netdev));
+        for drop in &mut self.drops {
+            escape_all([&mut drop.netdev].into_iter().chain(&mut drop.cgroup));
+        }
+        for socket in &mut self.packet_sockets {
+            escape_all([&mut socket.holder.comm, &mut socket.netdev]);
+        }
         escape_all(self.forwarded.iter_mut().map(|forwarded| &mut forwarded.egress));
         for hook in &mut self.hooks {
             escape_all([&mut hook.quantity, &mut hook.hook].into_iter().chain(&mut hook.refused));

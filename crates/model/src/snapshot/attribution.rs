@@ -9,8 +9,10 @@ use serde::{Deserialize, Serialize};
 use crate::machine::cpuset::{CpuId, CpuSet};
 use crate::machine::ids::NapiId;
 use crate::snapshot::count::{count, optional_count};
+use crate::snapshot::datagrams::{self, Datagrams};
 use crate::snapshot::drops::{self, DroppedPackets};
 use crate::snapshot::flow::Flow;
+use crate::snapshot::packet_sockets::{self, PacketSocket};
 use crate::snapshot::runqueue::RunqueueLatency;
 use crate::snapshot::stage_samples::StageSamples;
 
@@ -48,6 +50,12 @@ pub struct Attribution {
     /// Packets that the kernel dropped, in all network namespaces. Empty if not requested.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub drops: Vec<DroppedPackets>,
+    /// UDP packets that entered and left each network namespace. Empty if not requested.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub datagrams: Vec<Datagrams>,
+    /// Packet sockets of all network namespaces. Empty if not requested.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub packet_sockets: Vec<PacketSocket>,
     /// Time during which they were counted: with pauses, longer than `elapsed`. Not saved.
     #[serde(skip)]
     pub drops_elapsed: Duration,
@@ -168,8 +176,23 @@ pub struct CountingCost {
 impl Attribution {
     /// Whether dropped packets were counted during the whole window.
     pub fn counts_drops(&self) -> bool {
-        let counts = |hook: &Hook| hook.quantity == drops::QUANTITY && hook.refused.is_none();
-        !self.windowed && self.hooks.iter().any(counts)
+        self.counts_whole(drops::QUANTITY)
+    }
+
+    /// Whether what packet sockets took and lost was counted during the whole window.
+    pub fn counts_packet_sockets(&self) -> bool {
+        self.counts_whole(packet_sockets::QUANTITY)
+    }
+
+    /// Whether UDP packets were counted during the whole window, by namespace and where they were
+    /// read.
+    pub fn counts_datagrams(&self) -> bool {
+        self.counts_whole(datagrams::QUANTITY)
+    }
+
+    fn counts_whole(&self, quantity: &str) -> bool {
+        let mut hooks = self.hooks.iter().filter(|hook| hook.quantity == quantity).peekable();
+        !self.windowed && hooks.peek().is_some() && hooks.all(|hook| hook.refused.is_none())
     }
 
     /// Adds the counts of the window that follows directly. Rows of both windows stay separate:
@@ -181,6 +204,8 @@ impl Attribution {
         self.wakeups.extend(next.wakeups);
         self.forwarded.extend(next.forwarded);
         self.drops.extend(next.drops);
+        self.datagrams.extend(next.datagrams);
+        self.packet_sockets.extend(next.packet_sockets);
         self.drops_elapsed += next.drops_elapsed;
         self.flows.extend(next.flows);
         // without the identity of sockets, counts of two windows cannot be added

@@ -26,8 +26,12 @@ pub struct DroppedPackets {
     pub ethertype: u16,
     /// The transport protocol (6 TCP, 17 UDP); 0 if unknown.
     pub protocol: u8,
-    /// The local port: the target's of packets that arrive, the socket's of those that are sent.
+    /// The local port: the target's of packets that arrive, the socket's of those that are sent. 0
+    /// if unknown, or one of the range for clients, or one of too many.
     pub port: u16,
+    /// The cgroup of the socket, as its path; `None` if there was none, or for the root.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub cgroup: Option<String>,
     /// Whether they did not enter by a device: this machine sent them.
     pub sent: bool,
     /// Packets on the wire. A large packet counts as its segments.

@@ -42,6 +42,8 @@ pub enum Subject {
     /// The sockets of a local port that one thread group holds:
     /// `udp port 53 of dnsmasq (pid 812)`.
     Socket(SocketKind, u16, Holder),
+    /// The packet sockets of one thread group: `packet sockets of tcpdump (pid 812)`.
+    PacketSockets(Holder),
     /// An NFQUEUE: `nfqueue 0`.
     NfQueue(u16),
     /// Another network namespace, by its inode number: `netns 4026532301`.
@@ -271,6 +273,9 @@ impl fmt::Display for Subject {
             Self::Socket(kind, port, Holder { tgid, comm }) => {
                 write!(f, "{} port {port} of {comm} (pid {tgid})", transport(*kind))
             }
+            Self::PacketSockets(Holder { tgid, comm }) => {
+                write!(f, "{PACKET_SOCKETS_OF}{comm} (pid {tgid})")
+            }
             Self::NfQueue(number) => write!(f, "nfqueue {number}"),
             Self::Netns(inode) => write!(f, "netns {inode}"),
             Self::Settings(knob) => f.write_str(settings(*knob)),
@@ -325,16 +330,25 @@ fn numbered(text: &str) -> Option<Subject> {
     cpu.or_else(|| number("irq").map(|irq| Subject::Irq(Irq(irq))))
 }
 
+const PACKET_SOCKETS_OF: &str = "packet sockets of ";
+
+/// `dnsmasq (pid 812)`.
+fn holder(text: &str) -> Option<Holder> {
+    let (comm, pid) = text.strip_suffix(')')?.rsplit_once(" (pid ")?;
+    Some(Holder { tgid: pid.parse().ok()?, comm: comm.to_owned() })
+}
+
 fn sockets(text: &str) -> Option<Subject> {
+    if let Some(of) = text.strip_prefix(PACKET_SOCKETS_OF) {
+        return holder(of).map(Subject::PacketSockets);
+    }
     let (kind, rest) = [SocketKind::Udp, SocketKind::TcpListen].into_iter().find_map(|kind| {
         Some((kind, text.strip_prefix(transport(kind))?.strip_prefix(" port ")?))
     })?;
-    let Some((port, holder)) = rest.split_once(" of ") else {
+    let Some((port, of)) = rest.split_once(" of ") else {
         return Some(Subject::Port(kind, rest.parse().ok()?));
     };
-    let (comm, pid) = holder.strip_suffix(')')?.rsplit_once(" (pid ")?;
-    let holder = Holder { tgid: pid.parse().ok()?, comm: comm.to_owned() };
-    Some(Subject::Socket(kind, port.parse().ok()?, holder))
+    Some(Subject::Socket(kind, port.parse().ok()?, holder(of)?))
 }
 
 /// A netdev's name has no space and no slash (`dev_valid_name`).
@@ -396,6 +410,10 @@ mod tests {
             (
                 Subject::Socket(SocketKind::TcpListen, 80, holder("a of (b)/0")),
                 "tcp port 80 of a of (b)/0 (pid 812)",
+            ),
+            (
+                Subject::PacketSockets(holder("a of (b)/0")),
+                "packet sockets of a of (b)/0 (pid 812)",
             ),
             (Subject::NfQueue(3), "nfqueue 3"),
             (Subject::Netns(4026532301), "netns 4026532301"),

@@ -11,7 +11,7 @@
  *
  * Decoded in arrived.rs; its row is in docs/kernel.md.
  */
-#include "kernel.h"
+#include "pieces.h"
 #include <bpf/bpf_tracing.h>
 
 enum { IPPROTO_FRAGMENT = 44, IPPROTO_SCTP = 132 };
@@ -121,19 +121,6 @@ static __always_inline void read_headers(const unsigned char *header, __be16 eth
 	flow->target_port = ports[1];
 }
 
-/* Number of wire packets that GRO merged into this one. */
-static __always_inline u32 joined(const struct sk_buff *skb)
-{
-	struct skb_shared_info *shared;
-	u32 pieces;
-
-	if (!skb->data_len)
-		return 1;
-	shared = (void *)(skb->head + skb->end);
-	pieces = BPF_CORE_READ(shared, gso_segs);
-	return pieces ? pieces : 1;
-}
-
 SEC("tp_btf/netif_receive_skb")
 int BPF_PROG(flow_arrives, struct sk_buff *skb)
 {
@@ -151,7 +138,7 @@ int BPF_PROG(flow_arrives, struct sk_buff *skb)
 	flow.netns = dev->nd_net.net->ns.inum;
 	flow.queue = skb->queue_mapping;
 	read_headers(skb->data, skb->protocol, &flow);
-	packets = joined(skb);
+	packets = pieces_of(skb);
 	traffic = bpf_map_lookup_elem(&arrived, &flow);
 	if (!traffic) {
 		bpf_map_update_elem(&arrived, &flow, &first, BPF_NOEXIST);

@@ -8,6 +8,9 @@ use netsilo_model::parse::schedstat;
 
 use crate::files::root::Root;
 
+/// The id of the root (the first inode of kernfs).
+const ROOT: u64 = 1;
+
 /// The cgroup v2 hierarchy.
 pub(crate) struct Cgroups {
     mount: Option<(PathBuf, File)>,
@@ -27,12 +30,13 @@ impl Cgroups {
     /// the id of the root. Then the path comes from the process's `cgroup` file, which any user may
     /// read. Returns `None` if the cgroup or the process is gone.
     pub(crate) fn path(&self, id: u64, tgid: u32) -> Option<String> {
-        self.path_by_id(id).filter(|path| path != "/").or_else(|| path_of_process(tgid))
+        self.path_by_id(id).or_else(|| path_of_process(tgid))
     }
 
-    fn path_by_id(&self, id: u64) -> Option<String> {
-        let (path, mount) = self.mount.as_ref()?;
-        path_below(path, &open_by_id(mount.as_fd(), id)?)
+    /// The path of the cgroup with this id, if it is not the root.
+    pub(crate) fn path_by_id(&self, id: u64) -> Option<String> {
+        let (path, mount) = self.mount.as_ref().filter(|_| id > ROOT)?;
+        path_below(path, &open_by_id(mount.as_fd(), id)?).filter(|path| path != "/")
     }
 }
 

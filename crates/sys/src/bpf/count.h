@@ -99,10 +99,10 @@ static __always_inline bool same_key(const struct key *a, const struct key *b)
 }
 
 /*
- * The key's slot on this CPU. `*fresh` is set if the slot is new and needs its label. NULL if there
- * is no room; the event is then counted as lost.
+ * The key's slot among `slots` of this CPU's, from `first` on; `slots` is a power of two. `*fresh`
+ * is set if the slot is new and needs its label. NULL if there is no room.
  */
-static __always_inline struct slot *slot_of(const struct key *key, bool *fresh)
+static __always_inline struct slot *slot_among(const struct key *key, u32 first, u32 slots, bool *fresh)
 {
 	u32 zero = 0, half = 0, cpu = bpf_get_smp_processor_id();
 	u64 *now = bpf_map_lookup_elem(&turn, &zero);
@@ -114,14 +114,14 @@ static __always_inline struct slot *slot_of(const struct key *key, bool *fresh)
 		half = *(volatile u64 *)now & 1;
 	table = bpf_map_lookup_elem(&TABLE, &half);
 	if (!table || cpu >= machine.cpus)
-		goto none;
+		return NULL;
 #pragma unroll
 	for (u32 i = 0; i < PROBES; i++) {
-		u32 index = cpu * machine.slots + ((tag + i) & (machine.slots - 1));
+		u32 index = cpu * machine.slots + first + ((tag + i) & (slots - 1));
 		struct slot *slot = bpf_map_lookup_elem(table, &index);
 
 		if (!slot)
-			goto none;
+			return NULL;
 		if (slot->tag == 0 && __sync_val_compare_and_swap(&slot->tag, 0, tag) == 0) {
 			slot->key = *key;
 			*fresh = true;
@@ -130,9 +130,17 @@ static __always_inline struct slot *slot_of(const struct key *key, bool *fresh)
 		if (slot->tag == tag && same_key(&slot->key, key))
 			return slot;
 	}
-none:
-	count_lost();
 	return NULL;
+}
+
+/* The same among all of this CPU's slots. Without room the event is counted as lost. */
+static __always_inline struct slot *slot_of(const struct key *key, bool *fresh)
+{
+	struct slot *slot = slot_among(key, 0, machine.slots, fresh);
+
+	if (!slot)
+		count_lost();
+	return slot;
 }
 
 static __always_inline void add(struct slot *slot, u64 first, u64 second)

@@ -10,6 +10,7 @@ use netsilo_model::snapshot::attribution::{
     Consumer, Consumption, CpuTime, Forwarded, GroupReads, Poll, Protocol, QueueResolution,
     Reschedules, Sampling, Wakeup,
 };
+use netsilo_model::snapshot::datagrams::Datagrams;
 
 use crate::bpf::cgroup::Cgroups;
 use crate::bpf::layout::{self, KEY_WORDS, TIME_WORDS};
@@ -107,6 +108,28 @@ pub(crate) fn forwarded(entries: Vec<Entry>) -> Vec<Forwarded> {
     rows
 }
 
+/// Decodes entries of the table of `bpf/datagrams.bpf.c`, and adds the packets that were read.
+pub(crate) fn datagrams(entries: Vec<Entry>, reads: &[Entry]) -> Vec<Datagrams> {
+    let mut sums: BTreeMap<u32, Datagrams> = BTreeMap::new();
+    let new = |netns| Datagrams { netns, ..Datagrams::default() };
+    for read in reads.iter().filter(|it| !is_member(it)) {
+        let netns = read.key[layout::READ_TGID_NETNS] as u32;
+        let sum = &mut sums.entry(netns).or_insert_with(|| new(netns)).read;
+        *sum = sum.saturating_add(read.sums[2]);
+    }
+    for entry in entries {
+        let netns = entry.key[layout::DATAGRAM_NETNS] as u32;
+        let all = sums.entry(netns).or_insert_with(|| new(netns));
+        let sum = match entry.key[layout::DATAGRAM_PASSAGE] as usize {
+            layout::DATAGRAM_ENTERED => &mut all.entered,
+            layout::DATAGRAM_TUNNELLED => &mut all.tunnelled,
+            _ => &mut all.left,
+        };
+        *sum = sum.saturating_add(entry.sums[0]);
+    }
+    sums.into_values().filter(|it| it.entered > 0 || it.read > 0).collect()
+}
+
 /// Decodes entries of the table that `bpf/tcp.bpf.c` and `bpf/udp.bpf.c` fill (`bpf/reads.h`).
 ///
 /// If a single CPU polled a NAPI, that NAPI's data is attributed to that CPU.
@@ -132,14 +155,16 @@ pub(crate) fn consumption(
     consumption
 }
 
+/// Whether a row of the table of reads is that of a socket of a group.
+fn is_member(row: &Entry) -> bool {
+    field(row.key[layout::READ_KINDS], layout::PROTOCOL_BIT) == layout::PROTOCOL_MEMBER
+}
+
 /// Decodes the rows of sockets of a group in the same table. The sums of one socket, on all CPUs,
 /// become one row.
 pub(crate) fn group_reads(entries: &[Entry]) -> Vec<GroupReads> {
     let mut sockets: BTreeMap<(u64, u64), GroupReads> = BTreeMap::new();
-    let is_member = |it: &&Entry| {
-        field(it.key[layout::READ_KINDS], layout::PROTOCOL_BIT) == layout::PROTOCOL_MEMBER
-    };
-    for entry in entries.iter().filter(is_member) {
+    for entry in entries.iter().filter(|it| is_member(it)) {
         let (tgid, netns) = halves(entry.key[layout::READ_TGID_NETNS]);
         let (group, port) = halves(entry.key[layout::MEMBER_GROUP_PORT]);
         let socket = (entry.key[layout::MEMBER_SOCKET], entry.key[layout::READ_TGID_NETNS]);

@@ -2,19 +2,24 @@
 /*
  * Which packets does the kernel drop: why, in which function, of which device, socket and port?
  *
- * kfree_skb frees a packet that nobody received (consume_skb frees the others). The function is the
- * caller's address, named by user space. UDP keeps numbers in skb->dev while a packet is queued,
- * and TCP clears it, so the device is believed only if it is the one through which the packet
- * entered (skb_iif); else only that number is known. The network namespace is that of the socket
- * that should have received the packet, or of the device; of skb->sk only where there is no device,
- * because a packet from a veth still has the socket of its sender. Every field is probed: skb->dev
- * may be a number, and rx_sk may be NULL though older verifiers take it for a socket.
+ * kfree_skb frees a packet that nobody received (consume_skb frees the others). The function is
+ * the caller's address, named by user space. UDP keeps numbers in skb->dev while a packet is
+ * queued, and TCP clears it, so the device is believed only if it is the one through which the
+ * packet entered (skb_iif) or that of its route; else only that number is known. The network
+ * namespace is that of the socket that should have received the packet, or of the device; of
+ * skb->sk only where there is no device, because a packet from a veth still has the socket of its
+ * sender. Every field is probed: skb->dev may be a number, and rx_sk may be NULL though older
+ * verifiers take it for a socket.
  *
  * Decoded in drops.rs; its row is in docs/kernel.md.
  */
 #define TABLE drops
 #include "count.h"
+#include "pieces.h"
 #include <bpf/bpf_tracing.h>
+
+/* The kernel gives clients ports from here on (default of net.ipv4.ip_local_port_range). */
+enum { FIRST_OF_CLIENTS = 32768 };
 
 /* The transport protocol and the target port that the headers name. */
 static __always_inline u32 target_of(const struct sk_buff *skb, u32 ethertype)
@@ -42,14 +47,40 @@ static __always_inline u32 target_of(const struct sk_buff *skb, u32 ethertype)
 	return (u32)protocol << 16 | bpf_ntohs(port);
 }
 
-static __always_inline u32 pieces_of(const struct sk_buff *skb)
+/* The netdev of the packet's route; NULL without a route. */
+static __always_inline const struct net_device *route_dev(const struct sk_buff *skb)
 {
-	struct skb_shared_info *shared = (void *)(BPF_CORE_READ(skb, head) + BPF_CORE_READ(skb, end));
-	u32 pieces = 0;
+	const struct dst_entry *route = (void *)(BPF_CORE_READ(skb, _skb_refdst) & ~1ul); /* SKB_DST_NOREF */
 
-	if (BPF_CORE_READ(skb, data_len) && BPF_CORE_READ(shared, gso_size))
-		pieces = BPF_CORE_READ(shared, gso_segs);
-	return pieces ? pieces : 1;
+	return route ? BPF_CORE_READ(route, dev) : NULL;
+}
+
+/* Whether it is more than the beginning of a socket: a request or what is left in TIME_WAIT. */
+static __always_inline bool is_full(const struct sock *sk)
+{
+	u8 state = BPF_CORE_READ(sk, __sk_common.skc_state);
+
+	return state != TCP_TIME_WAIT && state != TCP_NEW_SYN_RECV;
+}
+
+/*
+ * Keys with a port share one half of the slots. Where a scan of all ports has filled it, the other
+ * half counts without the port.
+ */
+static __always_inline struct slot *slot_of_drop(struct key *key, bool *fresh)
+{
+	u32 half = machine.slots / 2;
+	struct slot *slot = NULL;
+
+	if (key->word[LAYOUT_DROP_PORT] & 0xffff)
+		slot = slot_among(key, 0, half, fresh);
+	if (slot)
+		return slot;
+	key->word[LAYOUT_DROP_PORT] &= ~0xffffull;
+	slot = slot_among(key, half, half, fresh);
+	if (!slot)
+		count_lost();
+	return slot;
 }
 
 static __always_inline int count_drop(const struct sk_buff *skb, u64 place, u32 reason, const struct sock *sk)
@@ -62,12 +93,16 @@ static __always_inline int count_drop(const struct sk_buff *skb, u64 place, u32 
 	u32 netns = 0;
 	bool fresh;
 
-	if (iif && ifindex != iif)
+	/* What is forwarded has the netdev by which it was to leave, as its route does. */
+	if (iif && ifindex != iif && !(dev && route_dev(skb) == dev))
 		dev = NULL;
 	if (!sk && !(iif && dev))
 		sk = BPF_CORE_READ(skb, sk);
-	if (sk)
+	if (sk) {
 		netns = BPF_CORE_READ(sk, __sk_common.skc_net.net, ns.inum);
+		if (is_full(sk) && bpf_core_field_exists(sk->sk_cgrp_data.cgroup))
+			key.word[LAYOUT_DROP_CGROUP] = BPF_CORE_READ(sk, sk_cgrp_data.cgroup, kn, id);
+	}
 	if (!netns && dev)
 		netns = BPF_CORE_READ(dev, nd_net.net, ns.inum);
 	key.word[LAYOUT_DROP_PLACE] = place;
@@ -78,11 +113,13 @@ static __always_inline int count_drop(const struct sk_buff *skb, u64 place, u32 
 		key.word[LAYOUT_DROP_PORT] = (u32)BPF_CORE_READ(sk, sk_protocol) << 16 | BPF_CORE_READ(sk, __sk_common.skc_num);
 	else
 		key.word[LAYOUT_DROP_PORT] = target_of(skb, ethertype);
+	if (!iif && (key.word[LAYOUT_DROP_PORT] & 0xffff) >= FIRST_OF_CLIENTS)
+		key.word[LAYOUT_DROP_PORT] &= ~0xffffull;
 	key.word[LAYOUT_DROP_PORT] |= (u64)!iif << LAYOUT_DROP_SENT_BIT;
-	slot = slot_of(&key, &fresh);
+	slot = slot_of_drop(&key, &fresh);
 	if (!slot)
 		return 0;
-	if (fresh && dev)
+	if (fresh && dev && (!iif || ifindex == iif))
 		bpf_probe_read_kernel(slot->label, sizeof(slot->label), &dev->name);
 	add(slot, pieces_of(skb), BPF_CORE_READ(skb, len));
 	return 0;

@@ -8,6 +8,7 @@ use libbpf_rs::btf::{Btf, types::Enum};
 use netsilo_model::parse::kallsyms;
 use netsilo_model::snapshot::drops::DroppedPackets;
 
+use crate::bpf::cgroup::Cgroups;
 use crate::bpf::decode::halves;
 use crate::bpf::layout;
 use crate::bpf::table::Entry;
@@ -23,7 +24,7 @@ pub(crate) struct DropNames {
 
 impl DropNames {
     /// The dropped packets, most packets first.
-    pub(crate) fn drops(&mut self, entries: Vec<Entry>) -> Vec<DroppedPackets> {
+    pub(crate) fn drops(&mut self, entries: Vec<Entry>, cgroups: &Cgroups) -> Vec<DroppedPackets> {
         let mut all: BTreeMap<[u64; layout::KEY_WORDS], Entry> = BTreeMap::new();
         // Each CPU has its own slots, and sometimes two for one key.
         for entry in entries {
@@ -39,12 +40,13 @@ impl DropNames {
             }
         }
         self.learn(all.keys().map(|key| key[layout::DROP_PLACE]).collect());
-        let mut drops: Vec<DroppedPackets> = all.into_values().map(|it| self.named(it)).collect();
+        let mut drops: Vec<DroppedPackets> =
+            all.into_values().map(|it| self.named(it, cgroups)).collect();
         drops.sort_by(|a, b| b.packets.cmp(&a.packets).then_with(|| a.cmp(b)));
         drops
     }
 
-    fn named(&self, entry: Entry) -> DroppedPackets {
+    fn named(&self, entry: Entry, cgroups: &Cgroups) -> DroppedPackets {
         let (reason, ethertype) = halves(entry.key[layout::DROP_REASON_ETHERTYPE]);
         let (ifindex, netns) = halves(entry.key[layout::DROP_IFINDEX_NETNS]);
         let port = entry.key[layout::DROP_PORT];
@@ -63,6 +65,7 @@ impl DropNames {
             ethertype: ethertype as u16,
             protocol: (port >> 16) as u8,
             port: port as u16,
+            cgroup: cgroups.path_by_id(entry.key[layout::DROP_CGROUP]),
             sent: port >> layout::DROP_SENT_BIT & 1 == 1,
             packets: entry.sums[0],
             bytes: entry.sums[1],

@@ -54,7 +54,7 @@ enum { IPPROTO_TCP = 6, IPPROTO_UDP = 17 };
 enum { ETH_P_IP = 0x0800, ETH_P_8021Q = 0x8100, ETH_P_IPV6 = 0x86dd, ETH_P_8021AD = 0x88a8 };
 enum { TASK_COMM_LEN = 16, IFNAMSIZ = 16 };
 /* include/net/tcp_states.h */
-enum { TCP_ESTABLISHED = 1, TCP_SYN_SENT = 2, TCP_SYN_RECV = 3, TCP_FIN_WAIT1 = 4, TCP_CLOSE = 7, TCP_LAST_ACK = 9 };
+enum { TCP_ESTABLISHED = 1, TCP_SYN_SENT = 2, TCP_SYN_RECV = 3, TCP_FIN_WAIT1 = 4, TCP_TIME_WAIT = 6, TCP_CLOSE = 7, TCP_LAST_ACK = 9, TCP_NEW_SYN_RECV = 12 };
 /* include/net/sock.h, enum sock_flags: a FIN (tcp_fin) has arrived. */
 enum { SOCK_DONE = 1 };
 /* include/net/sock.h: no packet of this socket recorded its queue. */
@@ -119,6 +119,7 @@ struct sock_common {
 	__be16 skc_dport;
 	u16 skc_num;
 	u16 skc_family;
+	u8 skc_state;
 	possible_net_t skc_net;
 	struct in6_addr skc_v6_daddr;
 	struct in6_addr skc_v6_rcv_saddr;
@@ -126,6 +127,18 @@ struct sock_common {
 	u16 skc_rx_queue_mapping;
 	int skc_incoming_cpu;
 	u32 skc_rxhash;
+} KERNEL;
+
+struct kernfs_node {
+	u64 id;
+} KERNEL;
+
+struct cgroup {
+	struct kernfs_node *kn;
+} KERNEL;
+
+struct sock_cgroup_data {
+	struct cgroup *cgroup; /* 5.15 */
 } KERNEL;
 
 struct sock_reuseport {
@@ -136,6 +149,7 @@ struct sock {
 	struct sock_common __sk_common;
 	struct sock_reuseport *sk_reuseport_cb;
 	struct socket *sk_socket;
+	struct sock_cgroup_data sk_cgrp_data;
 	int sk_rx_dst_ifindex;
 	u32 sk_napi_id;
 	struct {
@@ -151,9 +165,14 @@ struct tcp_sock {
 	u64 bytes_received;
 } KERNEL;
 
+struct dst_entry {
+	struct net_device *dev;
+} KERNEL;
+
 struct sk_buff {
 	struct net_device *dev;
 	struct sock *sk;
+	unsigned long _skb_refdst;
 	u16 queue_mapping;
 	u16 alloc_cpu;
 	int skb_iif;

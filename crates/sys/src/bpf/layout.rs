@@ -40,8 +40,16 @@ layout! {
     DROP_REASON_ETHERTYPE = 1;
     DROP_IFINDEX_NETNS = 2;
     DROP_PORT = 3;
+    DROP_CGROUP = 4;
     /// The bit of the word `DROP_PORT` that is set for packets that did not enter by a device.
     DROP_SENT_BIT = 32;
+    // and of the key in `bpf/datagrams.bpf.c`
+    DATAGRAM_NETNS = 0;
+    DATAGRAM_PASSAGE = 1;
+    /// The word `DATAGRAM_PASSAGE`.
+    DATAGRAM_ENTERED = 0;
+    DATAGRAM_TUNNELLED = 1;
+    DATAGRAM_LEFT = 2;
     // and of the key in `bpf/reads.h`
     READ_CGROUP = 0;
     READ_TGID_NETNS = 1;
@@ -137,6 +145,18 @@ layout! {
     TRAFFIC_PACKETS = 0;
     TRAFFIC_BYTES = 8;
     SIZEOF_TRAFFIC = 16;
+
+    // `struct packet_socket` of `bpf/packet_sockets.bpf.c`, in bytes
+    PACKET_SOCKET_INODE = 0;
+    PACKET_SOCKET_TGID = 8;
+    PACKET_SOCKET_NETNS = 12;
+    PACKET_SOCKET_IFINDEX = 16;
+    PACKET_SOCKET_PACKETS = 20;
+    PACKET_SOCKET_LOST = 24;
+    PACKET_SOCKET_IS_RING = 30;
+    PACKET_SOCKET_COMM = 32;
+    PACKET_SOCKET_NETDEV = 48;
+    SIZEOF_PACKET_SOCKET = 64;
 
     // `struct where` of `bpf/stages.bpf.c`, in bytes
     WHERE_CPU = 0;

@@ -2,12 +2,13 @@
 
 use std::collections::BTreeMap;
 use std::fs;
+use std::io::{self, Read};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 use std::path::Path;
 
-use libbpf_rs::{Link, MapCore, MapHandle, Object, ObjectBuilder, OpenObject};
+use libbpf_rs::{Iter, Link, MapCore, MapHandle, Object, ObjectBuilder, OpenObject};
 use netsilo_model::snapshot::attribution::Hook;
-use netsilo_model::snapshot::{drops, runqueue};
+use netsilo_model::snapshot::{datagrams, drops, packet_sockets, runqueue};
 
 use crate::bpf::layout;
 
@@ -100,6 +101,15 @@ impl Source {
             ..Self::new(object!("drops"), drops::QUANTITY, &[program])
         };
         vec![variant("drop_of_socket"), variant("drop_with_reason"), variant("drop")]
+    }
+
+    pub(crate) fn datagrams() -> Self {
+        let programs = &["datagram_enters", "datagram_leaves"];
+        Self { half: true, ..Self::new(object!("datagrams"), datagrams::QUANTITY, programs) }
+    }
+
+    pub(crate) fn packet_sockets() -> Self {
+        Self::new(object!("packet_sockets"), packet_sockets::QUANTITY, &["packet_sockets"])
     }
 
     pub(crate) fn time() -> Self {
@@ -206,6 +216,16 @@ impl Loaded {
     /// Whether every hook is attached.
     pub(crate) fn complete(&self) -> bool {
         self.hooks.iter().all(|hook| hook.refused.is_none())
+    }
+
+    /// What the iterator that is attached prints; nothing if it was refused.
+    pub(crate) fn iterate(&self) -> io::Result<Vec<u8>> {
+        let mut bytes = Vec::new();
+        if let Some(link) = self.links.first() {
+            let mut iterator = Iter::new(link).map_err(io::Error::other)?;
+            iterator.read_to_end(&mut bytes)?;
+        }
+        Ok(bytes)
     }
 
     /// A map that the object created.

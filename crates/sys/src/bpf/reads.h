@@ -59,8 +59,8 @@ static __always_inline void label_reader(struct slot *slot)
 	BPF_CORE_READ_INTO(&slot->label, task, group_leader, comm);
 }
 
-/* `reads` with `bytes` together. */
-static __always_inline void count_read(const struct read *read, u64 bytes, u64 reads)
+/* `reads` with `bytes` and `packets` together. */
+static __always_inline void count_read(const struct read *read, u64 bytes, u64 reads, u64 packets)
 {
 	struct key key = {};
 	struct slot *slot;
@@ -83,4 +83,5 @@ static __always_inline void count_read(const struct read *read, u64 bytes, u64 r
 	if (fresh && !read->in_kernel)
 		label_reader(slot);
 	add(slot, bytes, reads);
+	__sync_fetch_and_add(&slot->sum[2], packets);
 }

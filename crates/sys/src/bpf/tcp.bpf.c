@@ -137,7 +137,7 @@ static __always_inline void count_taken(struct sock *sk, struct tcp_sock *tcp, s
 	 * spinlock.
 	 */
 	read.in_kernel = !sk->sk_lock.owned;
-	count_read(&read, bytes, reads);
+	count_read(&read, bytes, reads, 0);
 }
 
 static __always_inline void after_read(struct sock *sk)

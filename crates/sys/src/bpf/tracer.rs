@@ -19,12 +19,14 @@ use rustix::time::{ClockId, clock_getres};
 use crate::bpf::arrived::Arrived;
 use crate::bpf::cgroup::Cgroups;
 use crate::bpf::decode::{
-    TIME_OPEN, consumption, cpu_times, forwarded, group_reads, polls, sampled, since, wakeups,
+    TIME_OPEN, consumption, cpu_times, datagrams, forwarded, group_reads, polls, sampled, since,
+    wakeups,
 };
 use crate::bpf::drops::DropNames;
 use crate::bpf::layout::{self, DEMAND_WORDS, TIME_WORDS};
 use crate::bpf::load::{LoadContext, Loaded, READERS, Source, load, load_first, reason};
 use crate::bpf::own_cost::{self, Unlisted};
+use crate::bpf::packet_sockets::PacketSockets;
 use crate::bpf::runqueue::Waits;
 use crate::bpf::stages::Sampler;
 use crate::bpf::table::{Mapped, Table, Turn, create_options, mappable_array};
@@ -49,6 +51,10 @@ pub struct Options {
     /// Which packets the kernel drops, and why. Examines each dropped packet, also in pauses unless
     /// there are many.
     pub drops: bool,
+    /// What packet sockets take and lose. Each reading examines the open files of all processes.
+    pub packet_sockets: bool,
+    /// How many UDP packets enter and leave each network namespace. Examines each packet.
+    pub datagrams: bool,
     /// How long threads that read sockets wait for a CPU. Examines every wakeup and context switch.
     pub runqueue: bool,
     /// How many reads, polls and softirqs (each) a CPU examines per second before it samples
@@ -62,15 +68,18 @@ impl Options {
         Self { examined_per_s: None, ..Self::default() }
     }
 
-    /// The options for findings and bundles: the default ones, plus the flows of each rx queue and
-    /// the dropped packets.
+    /// The options for findings and bundles: the default ones, plus the flows of each rx queue, the
+    /// dropped packets and the packet sockets.
     pub fn for_findings() -> Self {
-        Self { arrivals: true, drops: true, ..Self::default() }
+        Self { arrivals: true, drops: true, packet_sockets: true, ..Self::default() }
     }
 
-    /// The same, and in which stages receive work spends its time: what a whole check knows.
+    /// What a whole check knows: the same, in which stages receive work spends its time, and
+    /// whether UDP packets are accounted for. It samples later, because causes of losses follow
+    /// from the reads of one process.
     pub fn of_check() -> Self {
-        Self { stages: true, ..Self::for_findings() }
+        let examined_per_s = Some(EXAMINED_PER_S_BY_CHECK);
+        Self { stages: true, datagrams: true, examined_per_s, ..Self::for_findings() }
     }
 }
 
@@ -83,6 +92,8 @@ impl Default for Options {
             stages: false,
             arrivals: false,
             drops: false,
+            packet_sockets: false,
+            datagrams: false,
             runqueue: false,
             examined_per_s: Some(EXAMINED_PER_S),
         }
@@ -103,6 +114,8 @@ pub struct Tracer {
     sampler: Option<Sampler>,
     /// The program that finds the queue behind a veth; `None` until this machine has a veth.
     flows: Option<Loaded>,
+    /// The iterator over packet sockets, if [`Options::packet_sockets`] is set.
+    packet_sockets: Option<PacketSockets>,
     /// Whether the program that counts forwarded packets is loaded.
     forward: bool,
     /// Every hook with its reason, if nothing could be loaded.
@@ -134,6 +147,9 @@ const DEMAND_LASTS: Duration = Duration::from_secs(60);
 /// Default of [`Options::examined_per_s`].
 const EXAMINED_PER_S: u64 = 8_000;
 
+/// The same for [`Options::of_check`]: about 1 % of a CPU.
+const EXAMINED_PER_S_BY_CHECK: u64 = 64_000;
+
 /// The tables that the programs count in.
 struct Tables {
     polls: Table,
@@ -141,6 +157,8 @@ struct Tables {
     wakeups: Table,
     forwards: Table,
     drops: Table,
+    /// `None` unless [`Options::datagrams`] is set.
+    datagrams: Option<Table>,
     /// Which half of each table is in use.
     turn: Turn,
     arrived: Arrived,
@@ -190,6 +208,7 @@ impl Tracer {
             loaded,
             sampler,
             flows: None,
+            packet_sockets: None,
             forward: false,
             refused,
             cgroups: Cgroups::new(),
@@ -202,6 +221,10 @@ impl Tracer {
             many_drops: false,
             in_pause: None,
         };
+        if options.packet_sockets {
+            let iterator = tracer.load_later(&Source::packet_sockets());
+            tracer.packet_sockets = iterator.map(PacketSockets::new);
+        }
         if has_virtual_netdev() {
             tracer.load_flows();
         }
@@ -266,7 +289,8 @@ impl Tracer {
 
     /// All loaded objects.
     fn objects(&self) -> impl Iterator<Item = &Loaded> {
-        self.loaded.iter().chain(&self.flows)
+        let packet_sockets = self.packet_sockets.iter().map(|it| &it.iterator);
+        self.loaded.iter().chain(&self.flows).chain(packet_sockets)
     }
 
     /// Each hook, with the reason if it was refused.
@@ -344,6 +368,9 @@ impl Tracer {
             attribution.polls = polls(tables.polls.drain(full));
             let reads = tables.reads.drain(full);
             attribution.group_reads = group_reads(&reads);
+            if let Some(table) = &mut tables.datagrams {
+                attribution.datagrams = datagrams(table.drain(full), &reads);
+            }
             attribution.consumption = consumption(reads, &attribution.polls, &self.cgroups);
             attribution.wakeups = wakeups(tables.wakeups.drain(full));
             attribution.cpu_time = since(&times, &self.before.times);
@@ -358,7 +385,10 @@ impl Tracer {
             attribution.lost_events = lost.saturating_sub(self.before.lost);
             self.before.lost = lost;
             attribution.forwarded = forwarded(tables.forwards.drain(full));
-            attribution.drops = self.names.drops(tables.drops.drain(full));
+            attribution.drops = self.names.drops(tables.drops.drain(full), &self.cgroups);
+            if let Some(sockets) = &mut self.packet_sockets {
+                attribution.packet_sockets = sockets.read();
+            }
             if self.options.arrivals {
                 (attribution.flows, attribution.flows_missed) =
                     tables.arrived.drain(&attribution.polls)?;
@@ -425,6 +455,9 @@ fn load_all(options: Options, context: &mut LoadContext) -> Vec<Loaded> {
     if options.arrivals {
         loaded.push(load(&Source::arrive(), context));
     }
+    if options.datagrams {
+        loaded.push(load(&Source::datagrams(), context));
+    }
     if options.drops {
         // An older kernel's variant tells less, but counts the same packets.
         loaded.extend(load_first(&Source::drops(), context).pop());
@@ -448,6 +481,8 @@ fn refuse(options: Options, reason: &str) -> Vec<Hook> {
     sources.extend(Source::udp());
     sources.extend(options.runqueue.then(Source::runqueue));
     sources.extend(options.drops.then(Source::drops).and_then(|mut all| all.pop()));
+    sources.extend(options.datagrams.then(Source::datagrams));
+    sources.extend(options.packet_sockets.then(Source::packet_sockets));
     sources.iter().flat_map(|source| source.refuse(reason)).collect()
 }
 
@@ -506,6 +541,7 @@ impl Tables {
             wakeups,
             forwards,
             drops,
+            datagrams: options.datagrams.then(|| Table::new(cpus, slots / 2)).transpose()?,
             turn: Turn::new()?,
             arrived: Arrived::new(options.arrivals)?,
             waits: options.runqueue.then(|| Waits::new(cpus)).transpose()?,
@@ -536,6 +572,9 @@ impl Tables {
             ("flow_demand", demand),
             ("window", window),
         ]);
+        if let Some(datagrams) = &tables.datagrams {
+            maps.insert("datagrams", datagrams.pair()?);
+        }
         maps.extend([tables.turn.map()?]);
         maps.extend(tables.arrived.maps()?);
         maps.extend(tables.waits.as_ref().map(Waits::map).transpose()?);

@@ -21,6 +21,7 @@
  * Decoded in decode.rs; its row is in docs/kernel.md.
  */
 #include "reads.h"
+#include "pieces.h"
 #include <bpf/bpf_tracing.h>
 
 enum { STEERED_HASH_BITS = 10, STEERED_QUEUE_BITS = 4 };
@@ -37,6 +38,7 @@ struct datagram {
 	u32 napi_id, queue, hash;
 	u16 alloc_cpu;
 	int iif;
+	u32 pieces; /* Packets that GRO joined. */
 	__be16 protocol;
 	const unsigned char *header; /* Its network header. NULL if only the socket is known. */
 	/* From the socket. */
@@ -59,6 +61,7 @@ struct datagram {
 		(datagram)->hash = value(from_skb, hash); \
 		(datagram)->alloc_cpu = value(from_skb, alloc_cpu); \
 		(datagram)->iif = value(from_skb, skb_iif); \
+		(datagram)->pieces = pieces_of(from_skb); \
 		(datagram)->protocol = value(from_skb, protocol); \
 		(datagram)->header = value(from_skb, head) + value(from_skb, network_header); \
 		(datagram)->sk = from_sk; \
@@ -162,7 +165,7 @@ static __always_inline void count_datagram(const struct datagram *datagram, int 
 	find_queue(datagram, &read);
 	read.protocol_cpu = approximate ? datagram->incoming_cpu : protocol_cpu_of(datagram);
 	read.netns = datagram->netns;
-	count_read(&read, (u64)bytes * reads, reads);
+	count_read(&read, (u64)bytes * reads, reads, (u64)datagram->pieces * reads);
 	if (datagram->group)
 		count_member(datagram, (u64)bytes * reads, reads);
 }
@@ -225,7 +228,7 @@ SEC("tp_btf/sock_recv_length")
 int BPF_PROG(udp_read_length, struct sock *sk, int bytes, int flags)
 {
 	u16 mapping = sk->__sk_common.skc_rx_queue_mapping;
-	struct datagram datagram = {};
+	struct datagram datagram = { .pieces = 1 };
 	u32 reads;
 
 	if (sk->sk_protocol != IPPROTO_UDP || sk->sk_type != SOCK_DGRAM || flags & MSG_PEEK)

@@ -15,7 +15,9 @@ use netsilo_model::snapshot::audit::Connections;
 use netsilo_model::snapshot::drops::DroppedPackets;
 use netsilo_model::snapshot::flow::Flow;
 use netsilo_model::snapshot::host::boot_parameters;
+use netsilo_model::snapshot::packet_sockets::PacketSocket;
 use netsilo_model::snapshot::socket_readers::SocketReaders;
+use netsilo_model::snapshot::sockets::Holder;
 
 /// The replacements of a capture.
 #[derive(Debug, Default)]
@@ -134,9 +136,21 @@ impl Redaction {
             ..one.clone()
         };
         let flow = |one: &Flow| Flow { netdev: self.text(&one.netdev), ..one.without_addresses() };
-        let dropped =
-            |one: &DroppedPackets| DroppedPackets { netdev: self.text(&one.netdev), ..one.clone() };
+        let dropped = |one: &DroppedPackets| DroppedPackets {
+            netdev: self.text(&one.netdev),
+            cgroup: one.cgroup.as_ref().map(|it| without_addresses(&self.text(it))),
+            ..one.clone()
+        };
+        let capturing = |one: &PacketSocket| PacketSocket {
+            netdev: self.text(&one.netdev),
+            holder: Holder {
+                comm: without_addresses(&self.text(&one.holder.comm)),
+                ..one.holder.clone()
+            },
+            ..one.clone()
+        };
         Attribution {
+            packet_sockets: attribution.packet_sockets.iter().map(capturing).collect(),
             drops: attribution.drops.iter().map(dropped).collect(),
             flows: attribution.flows.iter().map(flow).collect(),
             group_reads: attribution.group_reads.iter().map(member).collect(),

@@ -7,6 +7,7 @@
 
 mod drops;
 mod group;
+mod packet_sockets;
 mod reader;
 mod runqueue;
 mod sampling;

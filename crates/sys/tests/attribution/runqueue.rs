@@ -24,6 +24,8 @@ const RUNQUEUE: Options = Options {
     stages: false,
     arrivals: false,
     drops: false,
+    packet_sockets: false,
+    datagrams: false,
     runqueue: true,
     examined_per_s: None,
 };

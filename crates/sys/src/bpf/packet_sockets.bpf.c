@@ -1,0 +1,124 @@
+// SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause)
+/*
+ * Which packet sockets are open, who holds them, and how many packets has each taken and lost?
+ *
+ * An iterator over the open files of all tasks: it runs when user space reads it, and costs nothing
+ * in between. A full ring drops packets without freeing them, so skb:kfree_skb does not see that,
+ * and reading PACKET_STATISTICS would set the program's own figures to 0.
+ *
+ * Decoded in packet_sockets.rs; its row is in docs/kernel.md.
+ */
+#include "kernel.h"
+
+enum { AF_PACKET = 17 };
+
+struct packet_socket {
+	u64 inode;
+	u32 tgid, netns, ifindex, packets, lost;
+	u16 protocol; /* Network byte order; 0: it receives nothing. */
+	u16 is_ring;
+	char comm[TASK_COMM_LEN], netdev[IFNAMSIZ];
+};
+AT_BYTE(struct packet_socket, inode, LAYOUT_PACKET_SOCKET_INODE);
+AT_BYTE(struct packet_socket, tgid, LAYOUT_PACKET_SOCKET_TGID);
+AT_BYTE(struct packet_socket, netns, LAYOUT_PACKET_SOCKET_NETNS);
+AT_BYTE(struct packet_socket, ifindex, LAYOUT_PACKET_SOCKET_IFINDEX);
+AT_BYTE(struct packet_socket, packets, LAYOUT_PACKET_SOCKET_PACKETS);
+AT_BYTE(struct packet_socket, lost, LAYOUT_PACKET_SOCKET_LOST);
+AT_BYTE(struct packet_socket, is_ring, LAYOUT_PACKET_SOCKET_IS_RING);
+AT_BYTE(struct packet_socket, comm, LAYOUT_PACKET_SOCKET_COMM);
+AT_BYTE(struct packet_socket, netdev, LAYOUT_PACKET_SOCKET_NETDEV);
+SIZE_OF(struct packet_socket, LAYOUT_SIZEOF_PACKET_SOCKET);
+
+struct seq_file;
+
+struct bpf_iter_meta {
+	struct seq_file *seq;
+} KERNEL;
+
+struct inode {
+	unsigned long i_ino;
+} KERNEL;
+
+struct file {
+	struct inode *f_inode;
+} KERNEL;
+
+struct socket {
+	struct sock *sk;
+} KERNEL;
+
+struct bpf_iter__task_file {
+	struct bpf_iter_meta *meta;
+	struct task_struct *task;
+	u32 fd;
+	struct file *file;
+} KERNEL;
+
+typedef struct {
+	int counter;
+} KERNEL atomic_t;
+
+struct tpacket_stats {
+	u32 tp_packets;
+} KERNEL;
+
+union tpacket_stats_u {
+	struct tpacket_stats stats1;
+} KERNEL;
+
+struct packet_ring_buffer {
+	void *pg_vec;
+} KERNEL;
+
+struct packet_type {
+	struct net_device *dev;
+} KERNEL;
+
+struct packet_sock {
+	union tpacket_stats_u stats;
+	struct packet_ring_buffer rx_ring;
+	int ifindex;
+	__be16 num;
+	atomic_t tp_drops;
+	struct packet_type prot_hook;
+} KERNEL;
+
+SEC("iter/task_file")
+int packet_sockets(struct bpf_iter__task_file *context)
+{
+	struct task_struct *task = context->task;
+	struct file *file = context->file;
+	struct packet_socket found = {};
+	struct packet_sock *packet;
+	struct net_device *dev;
+	struct socket *socket;
+	struct sock *sk;
+
+	if (!task || !file)
+		return 0;
+	socket = bpf_sock_from_file(file);
+	if (!socket)
+		return 0;
+	sk = socket->sk;
+	if (!sk || BPF_CORE_READ(sk, __sk_common.skc_family) != AF_PACKET)
+		return 0;
+	packet = (void *)sk;
+	found.inode = BPF_CORE_READ(file, f_inode, i_ino);
+	found.tgid = task->tgid;
+	found.netns = BPF_CORE_READ(sk, __sk_common.skc_net.net, ns.inum);
+	found.ifindex = BPF_CORE_READ(packet, ifindex);
+	found.packets = BPF_CORE_READ(packet, stats.stats1.tp_packets);
+	found.lost = BPF_CORE_READ(packet, tp_drops.counter);
+	found.protocol = BPF_CORE_READ(packet, num);
+	found.is_ring = BPF_CORE_READ(packet, rx_ring.pg_vec) != NULL;
+	bpf_probe_read_kernel(found.comm, sizeof(found.comm), task->group_leader->comm);
+	dev = BPF_CORE_READ(packet, prot_hook.dev);
+	if (dev)
+		bpf_probe_read_kernel(found.netdev, sizeof(found.netdev), dev->name);
+	if (found.protocol)
+		bpf_seq_write(context->meta->seq, &found, sizeof(found));
+	return 0;
+}
+
+char LICENSE[] SEC("license") = "Dual BSD/GPL";

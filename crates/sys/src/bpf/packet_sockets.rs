@@ -1,0 +1,88 @@
+//! Decodes what `bpf/packet_sockets.bpf.c` prints, and subtracts what was counted before.
+
+use std::collections::BTreeMap;
+
+use netsilo_model::snapshot::packet_sockets::PacketSocket;
+use netsilo_model::snapshot::sockets::Holder;
+
+use crate::bpf::layout;
+use crate::bpf::load::Loaded;
+
+/// The iterator, and the counts of each socket (by inode) at the last read.
+pub(crate) struct PacketSockets {
+    pub(crate) iterator: Loaded,
+    before: BTreeMap<u64, (u64, u64)>,
+}
+
+impl PacketSockets {
+    pub(crate) fn new(iterator: Loaded) -> Self {
+        Self { iterator, before: BTreeMap::new() }
+    }
+
+    /// What each socket took and lost since the last read. Nothing if the iterator fails: its
+    /// sockets are then as new at the next read.
+    pub(crate) fn read(&mut self) -> Vec<PacketSocket> {
+        let bytes = self.iterator.iterate().unwrap_or_default();
+        let all: BTreeMap<u64, PacketSocket> =
+            bytes.chunks_exact(layout::SIZEOF_PACKET_SOCKET).rev().filter_map(socket).collect();
+        let counts = all.iter().map(|(inode, it)| (*inode, (it.packets, it.lost))).collect();
+        let before = std::mem::replace(&mut self.before, counts);
+        let since = |(inode, mut it): (u64, PacketSocket)| {
+            let (packets, lost) = before.get(&inode).copied().unwrap_or_default();
+            // A program that reads its statistics sets both to 0.
+            it.packets = it.packets.checked_sub(packets).unwrap_or(it.packets);
+            it.lost = it.lost.checked_sub(lost).unwrap_or(it.lost);
+            it
+        };
+        all.into_iter().map(since).collect()
+    }
+}
+
+/// Decodes `struct packet_socket` with its inode; `None` if the bytes are malformed. The same
+/// socket may be in several files and processes: its first process, usually the one that opened
+/// it, counts as its holder.
+fn socket(bytes: &[u8]) -> Option<(u64, PacketSocket)> {
+    let word = |at: usize| Some(u32::from_ne_bytes(*bytes.get(at..)?.first_chunk()?));
+    let text = |at: usize| {
+        let text = bytes.get(at..)?.first_chunk::<16>()?.split(|byte| *byte == 0).next()?;
+        Some(String::from_utf8_lossy(text).into_owned())
+    };
+    let inode = u64::from_ne_bytes(*bytes.get(layout::PACKET_SOCKET_INODE..)?.first_chunk()?);
+    let ring = bytes.get(layout::PACKET_SOCKET_IS_RING..)?.first_chunk::<2>()?;
+    let holder =
+        Holder { tgid: word(layout::PACKET_SOCKET_TGID)?, comm: text(layout::PACKET_SOCKET_COMM)? };
+    let socket = PacketSocket {
+        holder,
+        netns: word(layout::PACKET_SOCKET_NETNS)?,
+        netdev: text(layout::PACKET_SOCKET_NETDEV)?,
+        ring: *ring != [0; 2],
+        packets: word(layout::PACKET_SOCKET_PACKETS)?.into(),
+        lost: word(layout::PACKET_SOCKET_LOST)?.into(),
+    };
+    Some((inode, socket))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_socket_is_read_from_the_programs_struct() {
+        let mut bytes = vec![0; layout::SIZEOF_PACKET_SOCKET];
+        bytes[..8].copy_from_slice(&77_u64.to_ne_bytes());
+        for (at, word) in [(8, 812_u32), (12, 5), (16, 2), (20, 900), (24, 30)] {
+            bytes[at..at + 4].copy_from_slice(&word.to_ne_bytes());
+        }
+        bytes[30] = 1;
+        bytes[32..35].copy_from_slice(b"ids");
+        bytes[48..52].copy_from_slice(b"eth0");
+        let (inode, read) = socket(&bytes).unwrap();
+        assert_eq!(inode, 77);
+        assert_eq!((read.holder.tgid, read.holder.comm.as_str()), (812, "ids"));
+        assert_eq!((read.netns, read.netdev.as_str(), read.ring), (5, "eth0", true));
+        assert_eq!((read.packets, read.lost), (900, 30));
+        for end in 0..bytes.len() {
+            assert_eq!(socket(&bytes[..end]), None, "{end} bytes");
+        }
+    }
+}
