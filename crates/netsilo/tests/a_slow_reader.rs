@@ -118,6 +118,32 @@ check second
 }
 
 #[test]
+fn a_reader_that_waits_for_a_cpu_is_told_from_one_that_reads_all_the_time() {
+    let Some([first, second]) = observed(
+        r#"
+taskset -c 0 "$HELPER" sink 7303 200000 --work-us 150 & running=$!
+taskset -c 1 "$HELPER" send 7303 4000 & running="$running $!"
+for neighbour in 1 2 3; do
+    taskset -c 0 sh -c 'while :; do :; done' & running="$running $!"
+done
+check first
+set -- $running
+kill $1 $3 $4 $5
+running=$2
+taskset -c 0 "$HELPER" sink 7303 200000 --work-us 1000 & running="$running $!"
+sleep 1
+check second
+"#,
+    ) else {
+        return;
+    };
+    let (first, second) =
+        (title(&first, "socket-buffer-overflow"), title(&second, "socket-buffer-overflow"));
+    assert!(first.contains("waits for a CPU"), "{first}");
+    assert!(second.contains("reads all the time"), "{second}");
+}
+
+#[test]
 fn half_open_connections_are_named_and_the_fix_ends_the_loss() {
     let Some([first, second]) = observed(
         r#"

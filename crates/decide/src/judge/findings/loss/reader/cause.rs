@@ -18,8 +18,8 @@ const WAITED: f64 = 0.2;
 /// have lasted for a part of the window.
 const ALWAYS_READS: f64 = 0.7;
 
-/// A thread that ran less than this does not read.
-const ACTIVE: f64 = 0.002;
+/// A thread that ran for less than this share of its process's time does not read.
+const ACTIVE: f64 = 0.1;
 
 /// Memory that the kernel charges for a packet, beside twice its data (`truesize`): at most a page.
 const PACKET_MEMORY: f64 = 4096.0;
@@ -266,7 +266,8 @@ fn tick(
     buffer: Option<&SocketBuffer>,
 ) -> Option<Tick> {
     let bytes = f64::from(buffer?.bytes.filter(|bytes| *bytes > 0)?);
-    let mut active = work.threads.iter().filter(|it| it.share.ran >= ACTIVE);
+    let ran: f64 = work.threads.iter().map(|it| it.share.ran).sum();
+    let mut active = work.threads.iter().filter(|it| it.share.ran > ACTIVE * ran);
     // of several threads, it is not known which one reads
     let sleeps = active.next().filter(|_| active.next().is_none())?.sleeps.max(1) as f64;
     let attribution = &analysis.observation.attribution;
