@@ -9,6 +9,7 @@
 //! not belong here: a judgement knows only one analysis.
 
 pub mod annotate;
+pub mod balance;
 pub mod candidates;
 pub mod doctor;
 pub mod dropped;

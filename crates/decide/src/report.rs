@@ -33,6 +33,7 @@ use netsilo_model::snapshot::attribution::{
 use netsilo_model::snapshot::host::{Gap, KnobOwner, Snapshot};
 use netsilo_model::snapshot::netdev::Netdev;
 use netsilo_model::snapshot::observation::Observation;
+use netsilo_model::snapshot::sockets::Holder;
 use serde::{Deserialize, Serialize};
 
 /// The schema number that this version writes.
@@ -155,11 +156,26 @@ pub struct NetdevLine {
     pub other_irqs: Vec<Irq>,
     /// Transmit queues that have their own interrupt.
     pub tx_irqs: Vec<TxIrqLine>,
+    /// Programs that capture what it receives, those that take most packets first.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub captured_by: Vec<CaptureLine>,
     /// Whether no NAPI polls it: the CPUs that send its packets process them, on their backlogs.
     #[serde(default)]
     pub on_backlogs: bool,
     /// One silo per rx queue. Of a netdev on backlogs, the first one has all its work.
     pub queues: Vec<Silo>,
+}
+
+/// A program with packet sockets (`AF_PACKET`). Each takes a copy of what others receive, too.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+pub struct CaptureLine {
+    /// The program.
+    pub holder: Holder,
+    /// Packets that it took.
+    pub packets_per_s: f64,
+    /// Packets that found its ring or buffer full.
+    pub lost_per_s: f64,
 }
 
 /// The completion interrupt of a tx queue that shares it with no rx queue.
@@ -368,9 +384,38 @@ fn netdev_line(netdev: &Netdev, analysis: &Analysis<'_>) -> NetdevLine {
         rx_missed_errors_per_s: statistic("rx_missed_errors"),
         other_irqs: netdev.irqs.iter().filter(|irq| !of_queue(irq)).copied().collect(),
         tx_irqs: own_tx.iter().map(|(queue, irq)| tx_irq(*queue, *irq, snapshot, rates)).collect(),
+        captured_by: captured_by(netdev, &analysis.observation.attribution, snapshot),
         on_backlogs: SoftwareNetdev::is_on_backlogs(netdev),
         queues: backlog.into_iter().chain(queues.cloned()).collect(),
     }
+}
+
+/// The programs whose packet sockets took packets of a netdev. Sockets that are not bound to one
+/// netdev count for all of their namespace.
+fn captured_by(
+    netdev: &Netdev,
+    attribution: &Attribution,
+    snapshot: &Snapshot,
+) -> Vec<CaptureLine> {
+    let seconds = attribution.elapsed.as_secs_f64();
+    let mut sums: BTreeMap<&Holder, (u64, u64)> = BTreeMap::new();
+    for socket in &attribution.packet_sockets {
+        let here = snapshot.machine.is_own_netns(socket.netns);
+        if here && (socket.netdev.is_empty() || socket.netdev == netdev.name) {
+            let (packets, lost) = sums.entry(&socket.holder).or_default();
+            *packets = packets.saturating_add(socket.packets);
+            *lost = lost.saturating_add(socket.lost);
+        }
+    }
+    sums.retain(|_, (packets, lost)| *packets > 0 || *lost > 0);
+    let line = |(holder, (packets, lost)): (&Holder, (u64, u64))| CaptureLine {
+        holder: holder.clone(),
+        packets_per_s: packets as f64 / seconds,
+        lost_per_s: lost as f64 / seconds,
+    };
+    let mut lines: Vec<_> = sums.into_iter().filter(|_| seconds > 0.0).map(line).collect();
+    lines.sort_by(|a, b| b.packets_per_s.total_cmp(&a.packets_per_s));
+    lines
 }
 
 fn tx_irq(queue: u32, irq: Irq, snapshot: &Snapshot, rates: &Rates) -> TxIrqLine {

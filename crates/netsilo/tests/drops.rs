@@ -12,12 +12,13 @@ use std::fs::File;
 use std::io::Read as _;
 use std::net::{Ipv4Addr, SocketAddrV4, TcpListener, TcpStream, UdpSocket};
 use std::os::fd::AsFd as _;
+use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::thread;
 use std::time::Duration;
 
-use netsilo_lab::{Cable, until};
+use netsilo_lab::{Cable, Kernel, Lab, NicModel, Spec, until};
 use rustix::net::{AddressFamily, Protocol, SendFlags, SocketFlags, SocketType};
 use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
 use serde_json::Value as Json;
@@ -179,18 +180,22 @@ fn send_raw() {
     }
 }
 
-/// What dropped packets: `lost socket SOCKET_RCVBUFF`, with `elsewhere` in another namespace.
+/// What dropped packets: `lost socket SOCKET_RCVBUFF`, with `elsewhere` in another namespace. If
+/// the class is not known, the function.
 fn cause(row: &Json) -> String {
     let netns = if row["netns"].is_null() { "" } else { "elsewhere" };
-    let parts = [row["class"].as_str(), row["stage"].as_str(), row["reason"].as_str(), Some(netns)];
+    let function = row["function"].as_str().filter(|_| row["class"] == "unknown");
+    let reason = function.or(row["reason"].as_str());
+    let parts = [row["class"].as_str(), row["stage"].as_str(), reason, Some(netns)];
     let known: Vec<&str> = parts.into_iter().flatten().filter(|part| !part.is_empty()).collect();
     known.join(" ")
 }
 
-/// The packets of each port by cause.
-fn by_port(check: &Json) -> BTreeMap<String, BTreeMap<String, u64>> {
+/// The packets of each port by cause. Other tests lose packets in other namespaces than the peer's.
+fn by_port(check: &Json, peer: u64) -> BTreeMap<String, BTreeMap<String, u64>> {
     let mut ports: BTreeMap<String, BTreeMap<String, u64>> = BTreeMap::new();
-    for row in check["ledger"]["dropped"].as_array().unwrap() {
+    let rows = check["ledger"]["dropped"].as_array().unwrap();
+    for row in rows.iter().filter(|row| row["netns"].is_null() || row["netns"] == peer) {
         let port = match row["port"].as_u64() {
             Some(port) => port.to_string(),
             None => format!("protocol {}", row["protocol"].as_str().unwrap()),
@@ -199,6 +204,11 @@ fn by_port(check: &Json) -> BTreeMap<String, BTreeMap<String, u64>> {
         *causes.entry(cause(row)).or_default() += row["packets"].as_u64().unwrap();
     }
     ports
+}
+
+/// How many times longer all takes, in an emulated guest.
+fn pace() -> u32 {
+    std::env::var("PACE").map_or(1, |pace| pace.parse().unwrap())
 }
 
 /// Waits until the hooks of netsilo are attached and no others follow.
@@ -210,7 +220,7 @@ fn observes(netsilo: &Child) {
     };
     let mut before = 0;
     let look = || {
-        thread::sleep(Duration::from_millis(300));
+        thread::sleep(Duration::from_millis(300) * pace());
         links().unwrap_or(0)
     };
     until("the hooks are attached", look, |now| {
@@ -250,7 +260,7 @@ fn each_packet_is_read_or_in_the_row_of_what_dropped_it() {
 
     let mut netsilo = Command::new("ip")
         .args(["netns", "exec", host, env!("CARGO_BIN_EXE_netsilo")])
-        .args(["check", "--json", "--interval", "14s"])
+        .args(["check", "--json", "--interval", &format!("{}s", 10 + 4 * pace())])
         .stdout(Stdio::piped())
         .spawn()
         .unwrap();
@@ -295,7 +305,8 @@ fn each_packet_is_read_or_in_the_row_of_what_dropped_it() {
     let status = netsilo.wait().unwrap();
     let check: Json = serde_json::from_str(&text).unwrap();
     drop(listener);
-    let found = by_port(&check);
+    let inode = std::fs::metadata(format!("/run/netns/{peer}")).unwrap().ino();
+    let found = by_port(&check, inode);
     let read = [&full, &translated, &elsewhere].map(waiting);
     assert!(read.iter().all(|read| (1..SENT).contains(read)), "{read:?}");
     let [full, translated, elsewhere] = read.map(|read| SENT - read);
@@ -313,13 +324,10 @@ fn each_packet_is_read_or_in_the_row_of_what_dropped_it() {
         ("7012", "not-for-us OTHERHOST", SENT),
         ("7013", "lost protocol IP_INHDR", SENT),
         ("7014", "lost protocol UDP_CSUM", SENT),
-        ("7015", "lost protocol FRAG_REASM_TIMEOUT", SENT),
         ("7018", "not-for-us NO_SOCKET", 20),
-        // A route that drops gives no reason.
-        ("7019", "unknown other NOT_SPECIFIED", SENT),
+        ("7019", "decided NOT_SPECIFIED", SENT),
         ("7020", "decided NETFILTER_DROP", SENT),
         ("7021", "decided NETFILTER_DROP", SENT),
-        ("7022", "no-loss NOT_SPECIFIED", SENT),
         ("7023", "decided NOT_SPECIFIED", SENT),
         ("7024", "lost socket SOCKET_RCVBUFF elsewhere", elsewhere),
         ("protocol 253", "not-for-us IP_NOPROTO", SENT),
@@ -328,16 +336,31 @@ fn each_packet_is_read_or_in_the_row_of_what_dropped_it() {
         let all = BTreeMap::from([(cause.to_owned(), packets)]);
         assert_eq!(found.get(port), Some(&all), "{port} of {found:#?}");
     }
-    // These have two causes each: a bridge without ports, and a queue of one packet.
-    for (port, cause) in
-        [("7007", "decided QDISC_DROP"), ("7009", "lost neighbour NEIGH_QUEUEFULL")]
-    {
-        let causes = &found[port];
+    // These have two causes each: a bridge without ports, a queue of one packet, a buffer that is
+    // full on some kernels before its socket is closed. Linux 6.1 gives no reason for fragments.
+    for (port, cause) in [
+        ("7007", "decided QDISC_DROP"),
+        ("7009", "lost neighbour NEIGH_QUEUEFULL"),
+        ("7015", "lost protocol"),
+        ("7022", "no-loss NOT_SPECIFIED"),
+    ] {
+        let causes = found.get(port).unwrap_or_else(|| panic!("{port} of {found:#?}"));
         // The last packet to a next hop waits for its answer, beyond the window in some runs.
         let waits = u64::from(port == "7009" && causes.len() == 1);
         assert_eq!(causes.values().sum::<u64>() + waits, SENT, "{causes:?}");
-        assert!(causes[cause] > SENT / 2, "{causes:?}");
+        let most =
+            causes.iter().find(|(it, packets)| it.starts_with(cause) && **packets > SENT / 2);
+        assert!(most.is_some(), "{causes:?}");
     }
+    // All that arrived was dropped, save for what waits in the small buffer. The kernel does not
+    // say from which namespace fragments were that waited too long.
+    let balance = check["ledger"]["balance"].as_array().unwrap();
+    let own = balance.iter().find(|it| it["netns"].is_null()).unwrap();
+    let here =
+        [7000, 7001, 7002, 7004, 7005, 7010, 7011, 7012, 7013, 7014, 7015, 7019, 7020, 7022, 7023];
+    let arrived = here.len() as u64 * SENT;
+    let dropped = arrived - (SENT - full) - SENT;
+    assert_eq!((own["arrived"].as_u64(), own["dropped"].as_u64()), (Some(arrived), Some(dropped)));
     // Each stage counts its packets once, whether by a counter, the event, or both.
     let stages = check["ledger"]["stages"].as_array().unwrap();
     let losses: BTreeMap<_, _> = stages
@@ -354,7 +377,10 @@ fn each_packet_is_read_or_in_the_row_of_what_dropped_it() {
         ("nfqueue", SENT),
         ("protocol", 4 * SENT),
         ("qdisc", SENT),
-        ("socket", full + elsewhere),
+        (
+            "socket",
+            full + elsewhere + found["7022"].get("lost socket SOCKET_RCVBUFF").unwrap_or(&0),
+        ),
     ];
     assert_eq!(losses, BTreeMap::from(expected));
     let findings = check["findings"].as_array().unwrap();
@@ -366,10 +392,22 @@ fn each_packet_is_read_or_in_the_row_of_what_dropped_it() {
     let mut dropped = named("packets-dropped");
     dropped.sort_unstable();
     dropped.dedup();
-    assert_eq!(dropped.len(), 4, "{dropped:?}");
-    assert_eq!(dropped[0], "conntrack");
-    assert!(dropped[1].starts_with("netns "), "{dropped:?}");
-    assert_eq!(dropped[2..], ["tap0", "veth0"]);
+    let peer = format!("netns {inode}");
+    dropped.retain(|subject| !subject.starts_with("netns ") || *subject == peer);
+    assert_eq!(dropped, ["conntrack", &peer, "tap0", "veth0"]);
     assert_eq!(named("nothing-lost"), Vec::<String>::new());
     assert_eq!(status.code(), Some(11), "losses are critical");
+}
+
+#[test]
+#[ignore = "boots a guest of each kernel: make test-long"]
+fn each_packet_is_accounted_for_on_each_kernel() {
+    let test = std::env::current_exe().unwrap();
+    let name = "each_packet_is_read_or_in_the_row_of_what_dropped_it";
+    for kernel in [Kernel::V6_1, Kernel::V6_12, Kernel::Newest] {
+        let lab = Lab::boot(&Spec::new(kernel, NicModel::VirtioNet)).unwrap();
+        lab.sh("modprobe tun").unwrap();
+        let settings = "PACE=5 NETSILO_NO_SKIP=1 PATH=/usr/sbin:/usr/bin:/sbin:/bin";
+        lab.sh(&format!("{settings} {} --exact {name}", test.display())).unwrap();
+    }
 }

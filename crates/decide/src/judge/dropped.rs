@@ -29,9 +29,13 @@ pub struct DropRow {
     pub netns: Option<u32>,
     /// `tcp`, `udp`, or the number of the transport protocol; empty if unknown.
     pub protocol: String,
-    /// The local port of TCP and UDP; `null` if unknown, and for packets that are sent from a port
-    /// of the range for clients.
+    /// The local port of TCP and UDP; `null` if unknown, for packets that are sent from a port of
+    /// the range for clients, and where there were too many ports to count each.
     pub port: Option<u16>,
+    /// The cgroup of the socket that should have received or has sent them; `null` if there was no
+    /// socket, or for the root.
+    #[serde(default)]
+    pub cgroup: Option<String>,
     /// Whether this machine sent them: they did not enter by a device.
     pub sent: bool,
     /// Packets; a large one counts as its segments.
@@ -63,7 +67,7 @@ pub(crate) fn dropped(analysis: &Analysis<'_>) -> Option<Vec<DropRow>> {
     }
     let row = |((class, netns, place), packets): (Key<'_>, u64)| {
         let (class, stage) = class;
-        let (reason, function, netdev, protocol, (sent, port)) = place;
+        let (reason, function, netdev, cgroup, protocol, (sent, port)) = place;
         DropRow {
             class,
             stage,
@@ -78,6 +82,7 @@ pub(crate) fn dropped(analysis: &Analysis<'_>) -> Option<Vec<DropRow>> {
                 other => other.to_string(),
             },
             port,
+            cgroup: cgroup.map(str::to_owned),
             sent,
             packets,
             per_s: if seconds > 0.0 { packets as f64 / seconds } else { 0.0 },
@@ -91,24 +96,25 @@ pub(crate) fn dropped(analysis: &Analysis<'_>) -> Option<Vec<DropRow>> {
 /// What it means and the stage, another network namespace, and the place.
 type Key<'a> = ((DropClass, Option<LossStage>), Option<u32>, Place<'a>);
 
-/// Whether a netdev keeps to a rate or its queues short: then a full queue is its doing, too.
+/// Whether a netdev keeps to a rate or its queues short: then a full queue is its doing, too. One
+/// without a carrier has no queue that could be full, and drops everything.
 fn drops_on_purpose(analysis: &Analysis<'_>, ifindex: u32) -> bool {
     let after = &analysis.observation.after;
+    if after.netdevs.iter().any(|it| it.ifindex == ifindex && it.carrier == Some(false)) {
+        return false;
+    }
     let qdiscs = after.audit.as_ref().and_then(|audit| audit.qdiscs.value());
     let mut of_netdev = qdiscs.into_iter().flatten().filter(|qdisc| qdisc.ifindex == ifindex);
     of_netdev.any(|qdisc| qdisc.is_egress() && qdisc.drops_on_purpose())
 }
 
-/// Reason, function, device, transport protocol, and the port with its direction.
-type Place<'a> = (&'a str, &'a str, &'a str, u8, (bool, Option<u16>));
-
-/// The first port that the kernel gives to clients (default of `net.ipv4.ip_local_port_range`).
-const FIRST_OF_CLIENTS: u16 = 32768;
+/// Reason, function, device, cgroup, transport protocol, and the port with its direction.
+type Place<'a> = (&'a str, &'a str, &'a str, Option<&'a str>, u8, (bool, Option<u16>));
 
 fn place(drop: &DroppedPackets) -> Place<'_> {
-    let is_client = drop.sent && drop.port >= FIRST_OF_CLIENTS;
-    let port = (matches!(drop.protocol, 6 | 17) && !is_client).then_some(drop.port);
-    (&drop.reason, &drop.function, &drop.netdev, drop.protocol, (drop.sent, port))
+    let port = (matches!(drop.protocol, 6 | 17) && drop.port != 0).then_some(drop.port);
+    let cgroup = drop.cgroup.as_deref();
+    (&drop.reason, &drop.function, &drop.netdev, cgroup, drop.protocol, (drop.sent, port))
 }
 
 #[cfg(test)]
@@ -131,7 +137,7 @@ mod tests {
         let hook = |refused| Hook { quantity: QUANTITY.into(), hook: "kfree_skb".into(), refused };
         observation.attribution.hooks.push(hook(Some("too old".into())));
         assert_eq!(rows(&observation), None, "the kernel refused to count");
-        observation.attribution.hooks.push(hook(None));
+        observation.attribution.hooks = vec![hook(None)];
         assert_eq!(rows(&observation), Some(Vec::new()));
         let own = observation.after.machine.netns;
         let drop = |reason: &str, netns, ethertype, packets| DroppedPackets {

@@ -13,14 +13,15 @@ use netsilo_model::drivers::counters;
 use netsilo_model::drivers::loss_stage::LossStage;
 use netsilo_model::snapshot::netdev::Netdev;
 use netsilo_model::snapshot::netfilter::NfQueue;
-use netsilo_model::snapshot::sockets::SocketKind;
+use netsilo_model::snapshot::sockets::{Holder, SocketKind};
 use netsilo_model::snapshot::subject::{ProtocolPart, Subject};
 use serde::{Deserialize, Serialize};
 
+use crate::judge::balance::{Balance, balance};
 use crate::judge::dropped::{DropRow, dropped};
 
 /// At most this many places of dropped packets are kept. The stages count all.
-const MOST_ROWS: usize = 64;
+const MOST_ROWS: usize = 256;
 
 /// All stages with known counters, in the order of the receive path.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
@@ -35,6 +36,10 @@ pub struct Ledger {
     /// they were not counted. The stages include those that were lost.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub dropped: Option<Vec<DropRow>>,
+    /// The UDP packets of each network namespace, and how many of them are not accounted for;
+    /// `None` if they were not counted.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub balance: Option<Vec<Balance>>,
     /// The next step for the stage that loses most; `None` if nothing is lost.
     pub next: Option<String>,
 }
@@ -94,14 +99,16 @@ impl Ledger {
         self.stages.iter().filter(|stage| stage.stage.loses() && stage.count > 0)
     }
 
-    /// Whether the kernel dropped packets that were lost, or may have been: connection tracking
-    /// loses packets with the reason of a rule, and its counters are those of one namespace.
+    /// Whether packets were lost that no stage has, or may have been: those that nobody accounts
+    /// for, and those that the kernel dropped. Connection tracking loses packets with the reason of
+    /// a rule, and its counters are those of one namespace.
     pub fn may_have_lost(&self) -> bool {
         let tracked = self.coverage.iter().any(|it| it.stage == "conntrack" && it.is_counted());
-        self.dropped.iter().flatten().any(|row| {
+        let dropped = self.dropped.iter().flatten().any(|row| {
             matches!(row.class, DropClass::Lost | DropClass::Unknown)
                 || row.reason == "NETFILTER_DROP" && (row.netns.is_some() || !tracked)
-        })
+        });
+        dropped || self.balance.iter().flatten().any(Balance::has_gap)
     }
 
     /// The stage that lost most in the interval. Of two equal ones it is the earlier, because
@@ -166,6 +173,7 @@ pub fn ledger(analysis: &Analysis<'_>) -> Ledger {
     }
     cpu_lines(analysis, &mut book);
     protocol_lines(analysis, &mut book);
+    packet_socket_lines(analysis, &mut book);
     netfilter_lines(analysis, &mut book);
     qdisc_lines(analysis, &mut book);
     socket_lines(analysis, &mut book);
@@ -176,7 +184,7 @@ pub fn ledger(analysis: &Analysis<'_>) -> Ledger {
     let stages = book.into_iter().map(|(place, lines)| stage(analysis, place, lines, &dropped));
     let stages = stages.collect();
     dropped.iter_mut().for_each(|rows| rows.truncate(MOST_ROWS));
-    let mut ledger = Ledger { stages, coverage, dropped, next: None };
+    let mut ledger = Ledger { stages, coverage, dropped, balance: balance(analysis), next: None };
     ledger.next = ledger.next_step();
     ledger
 }
@@ -205,7 +213,13 @@ fn stage(
         rows.fold(0, |sum: u64, row| sum.saturating_add(row.packets))
     };
     let (by_event, elsewhere) = (dropped.as_ref().map(|_| seen(true)), seen(false));
-    let count = counted.max(by_event.unwrap_or(0)).saturating_add(elsewhere);
+    let by_event_of_all = by_event.unwrap_or(0).saturating_add(elsewhere);
+    let count = if of == LossStage::PacketSocket {
+        // Their counters are read in all network namespaces.
+        counted.max(by_event_of_all)
+    } else {
+        counted.max(by_event.unwrap_or(0)).saturating_add(elsewhere)
+    };
     lines.retain(|line| line.since_boot > 0);
     StageLosses {
         stage: of,
@@ -414,6 +428,28 @@ fn protocol_lines(analysis: &Analysis<'_>, book: &mut BTreeMap<LossStage, Vec<Lo
             source: format!("/proc/net/{file}"),
         });
     }
+}
+
+/// The packet sockets of all network namespaces, summed by their programs.
+fn packet_socket_lines(analysis: &Analysis<'_>, book: &mut BTreeMap<LossStage, Vec<LossCounter>>) {
+    let attribution = &analysis.observation.attribution;
+    if !attribution.counts_packet_sockets() {
+        return;
+    }
+    let mut lost: BTreeMap<&Holder, u64> = BTreeMap::new();
+    for socket in &attribution.packet_sockets {
+        let sum = lost.entry(&socket.holder).or_default();
+        *sum = sum.saturating_add(socket.lost);
+    }
+    let line = |(holder, lost): (&Holder, u64)| LossCounter {
+        subject: Subject::PacketSockets(holder.clone()),
+        counter: "tp_drops".to_owned(),
+        count: Some(lost),
+        since_boot: lost,
+        aside: None,
+        source: "packet_sock (iter/task_file)".to_owned(),
+    };
+    book.entry(LossStage::PacketSocket).or_default().extend(lost.into_iter().map(line));
 }
 
 /// Connection tracking and the NFQUEUEs. Each packet is in one counter of a queue.

@@ -142,7 +142,10 @@ fn not_counted(analysis: &Analysis<'_>, stage: LossStage) -> Option<String> {
             let all = analysis.after().topology.online.iter().all(is_read);
             (!all).then(|| "/proc/net/softnet_stat was not read of each cpu".into())
         }
-        LossStage::PacketSocket => Some("their statistics are not read".into()),
+        LossStage::PacketSocket => {
+            let counted = analysis.observation.attribution.counts_packet_sockets();
+            (!counted).then(|| "what they take and lose was not counted".into())
+        }
         LossStage::Conntrack | LossStage::Nfqueue => {
             let both = [&analysis.observation.before, &analysis.observation.after];
             let read = both.iter().all(|snapshot| snapshot.netfilter.is_some());

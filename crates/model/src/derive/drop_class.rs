@@ -214,7 +214,7 @@ const FUNCTIONS: &[Row] = &[
         LossStage::Qdisc,
         &["__dev_queue_xmit", "__dev_xmit_skb", "qdisc_*", "pfifo_fast_enqueue"],
     ),
-    (DropClass::Lost, LossStage::Protocol, &["ip_frag_*", "inet_frag_*", "ip_defrag"]),
+    (DropClass::Lost, LossStage::Protocol, &["ip_frag_*", "inet_frag_*", "ip_defrag", "ip_expire"]),
     (
         DropClass::Decided,
         LossStage::Other,
@@ -229,6 +229,8 @@ const FUNCTIONS: &[Row] = &[
             "sch_handle_ingress",
             "tcf_*",
             "ip_finish_output",
+            // Routes that reject: blackhole, prohibit.
+            "ip_error",
             "dst_discard*",
             "sk_filter_trim_cap",
         ],
@@ -236,7 +238,7 @@ const FUNCTIONS: &[Row] = &[
     (
         DropClass::NotForUs,
         LossStage::Other,
-        &["ip6_mc_input", "icmp_rcv", "icmpv6_rcv", "igmp_rcv", "ndisc_*"],
+        &["ip6_mc_input", "icmp_rcv", "icmpv6_rcv", "igmp_rcv", "ndisc_*", "br_dev_xmit"],
     ),
     (
         DropClass::NoLoss,

@@ -220,6 +220,7 @@ mod tests {
             netns: None,
             protocol: "udp".into(),
             port: Some(53),
+            cgroup: None,
             sent: false,
             packets,
             per_s: 0.0,
@@ -247,6 +248,7 @@ mod tests {
             not_counted: None,
         };
         Ledger {
+            balance: None,
             stages: vec![losses(LossStage::Backlog, 10), losses(LossStage::Socket, 30)],
             coverage: vec![counted("ring"), counted("socket")],
             dropped: Some(vec![

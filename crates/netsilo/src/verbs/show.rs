@@ -58,6 +58,7 @@ impl Args {
         Options {
             time: self.watch.is_none() || self.exact || self.stages,
             stages: self.stages,
+            packet_sockets: true,
             ..if self.exact { Options::exact() } else { Options::default() }
         }
     }

@@ -428,6 +428,7 @@ mod tests {
             netns: (class == DropClass::Decided).then_some(4026532301),
             protocol: "udp".into(),
             port,
+            cgroup: (class == DropClass::Decided).then(|| "/system.slice/dns.service".into()),
             sent: port.is_none(),
             packets: per_s as u64 * 5,
             per_s,
@@ -439,6 +440,7 @@ mod tests {
             drop(DropClass::NoLoss, "", "unix_release_sock", None, 4.0),
         ];
         check.ledger = Ledger {
+            balance: None,
             dropped: Some(dropped),
             stages: vec![StageLosses {
                 stage,

@@ -3,6 +3,7 @@
 
 use std::fmt::Write as _;
 
+use netsilo_decide::judge::balance::Balance;
 use netsilo_decide::judge::dropped::DropRow;
 use netsilo_decide::judge::ledger::{Ledger, LossCounter, StageLosses};
 use netsilo_model::derive::drop_class::DropClass;
@@ -33,7 +34,9 @@ pub(crate) fn render(ledger: &Ledger, all: bool) -> Styled {
     let stages = ledger.stages.iter().filter(lost).filter(is_told);
     let rows: Vec<_> = stages.map(stage_row).collect();
     if rows.is_empty() {
-        return dropped(ledger, all);
+        let mut text = dropped(ledger, all);
+        text.append(&balance(ledger, all));
+        return text;
     }
     let header = ["  packets lost", "now", "per s", "since boot", "where"];
     let numeric = |name: &str| matches!(name, "now" | "per s" | "since boot");
@@ -44,6 +47,7 @@ pub(crate) fn render(ledger: &Ledger, all: bool) -> Styled {
         text.push(Meaning::Title, format_args!("  next: {next}\n"));
     }
     text.append(&dropped(ledger, all));
+    text.append(&balance(ledger, all));
     text.append(&not_counted(ledger, all));
     text
 }
@@ -89,6 +93,9 @@ pub(crate) fn drop_row(row: &DropRow) -> Vec<Styled> {
         Some(port) => format!("{from}{} {port}", row.protocol),
         None => format!("{from}{}", or_dash(&row.protocol)),
     };
+    // The last part is the service, pod or session.
+    let owner = row.cgroup.as_ref().and_then(|it| it.rsplit('/').next());
+    let port = port + &owner.map_or_else(String::new, |owner| format!(" of {owner}"));
     let elsewhere = match row.netns {
         Some(netns) => format!(" (netns {netns})"),
         None => String::new(),
@@ -108,6 +115,38 @@ pub(crate) fn drop_row(row: &DropRow) -> Vec<Styled> {
         format!("{}{elsewhere}", or_dash(&row.netdev)).into(),
         port.into(),
     ]
+}
+
+/// The UDP packets that nobody accounts for. With `all`, those of each network namespace, and where
+/// the others went.
+fn balance(ledger: &Ledger, all: bool) -> Styled {
+    let told: Vec<_> = ledger.balance.iter().flatten().filter(|it| all || it.has_gap()).collect();
+    if told.is_empty() {
+        return Styled::default();
+    }
+    let row = |it: &&Balance| -> Vec<Styled> {
+        let netns = match it.netns {
+            Some(netns) => format!("  netns {netns}"),
+            None => "  here".to_owned(),
+        };
+        let mut row: Vec<Styled> = vec![netns.into()];
+        let counts = [it.arrived, it.read, it.forwarded, it.tunnelled, it.dropped];
+        row.extend(counts.map(|count| Styled::from(count.to_string())));
+        let meaning = if it.has_gap() { Meaning::Bad } else { Meaning::Plain };
+        row.push(Styled::new(meaning, it.not_accounted));
+        row
+    };
+    let header = ["  udp packets", "arrived", "read", "left", "tunnelled", "dropped", "other"];
+    let rows: Vec<_> = told.iter().map(row).collect();
+    let mut text = Styled::from("\n".to_owned());
+    text.append(&whole(&header, &rows, |name| name != "  udp packets"));
+    if told.iter().any(|it| it.has_gap()) {
+        let note = "\n  other: not accounted for. They wait in a buffer, or netsilo does not \
+                    see who takes them\n  (sockmap, a protocol in the kernel)";
+        text.push(Meaning::Quiet, note);
+    }
+    let _ = writeln!(text);
+    text
 }
 
 /// How many stages the ledger does not count, in one line with the first ones. With `all`, each

@@ -8,12 +8,13 @@ pub(crate) mod cpus;
 use std::collections::BTreeSet;
 use std::fmt::Write as _;
 
-use netsilo_decide::report::{NetdevLine, Report};
+use netsilo_decide::report::{CaptureLine, NetdevLine, Report};
 use netsilo_model::derive::forwarding::ForwardShare;
 use netsilo_model::derive::locality::Locality;
 use netsilo_model::derive::silo::{ConsumerShare, OutsideTraffic, Silo};
 use netsilo_model::machine::cpuset::CpuSet;
 use netsilo_model::snapshot::attribution::AttributionSource;
+use netsilo_model::snapshot::sockets::Holder;
 
 use crate::tell::palette::{Meaning, Palette};
 use crate::tell::presentation::Presentation;
@@ -49,6 +50,9 @@ pub(crate) fn render(report: &Report, before: Option<&Report>, on: Presentation)
         text.push(Meaning::Title, format_args!("\n{}\n", wrapped(&netdev_title(netdev), on.width)));
         text.append(&queue_table(netdev, old, on));
         let _ = writeln!(text);
+        if let Some(line) = captured_by(netdev) {
+            let _ = writeln!(text, "{}", wrapped(&line, on.width));
+        }
     }
     if !report.cpus.is_empty() {
         let _ = writeln!(text);
@@ -140,6 +144,21 @@ pub(crate) fn netdev_title(netdev: &NetdevLine) -> String {
         );
     }
     parts.join("  ")
+}
+
+/// `packet sockets: tcpdump (pid 812) takes 14.9k packets/s, loses 3.1k/s`.
+fn captured_by(netdev: &NetdevLine) -> Option<String> {
+    let program = |line: &CaptureLine| {
+        let Holder { tgid, comm } = &line.holder;
+        let lost = (line.lost_per_s > 0.0).then(|| format!(", loses {}/s", count(line.lost_per_s)));
+        let text = format!("{comm} (pid {tgid}) takes {} packets/s", count(line.packets_per_s));
+        text + &lost.unwrap_or_default()
+    };
+    let all = &netdev.captured_by;
+    let (named, rest) = all.split_at(all.len().min(CONSUMERS_NAMED));
+    let mut programs: Vec<String> = named.iter().map(program).collect();
+    programs.extend((!rest.is_empty()).then(|| format!("{} more", rest.len())));
+    (!programs.is_empty()).then(|| format!("  packet sockets: {}", programs.join("; ")))
 }
 
 fn queue_table(netdev: &NetdevLine, before: Option<&NetdevLine>, on: Presentation) -> Styled {

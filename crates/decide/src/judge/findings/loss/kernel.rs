@@ -7,6 +7,7 @@ use netsilo_model::derive::analysis::Analysis;
 use netsilo_model::derive::drop_class::DropClass;
 use netsilo_model::drivers::loss_stage::LossStage;
 use netsilo_model::snapshot::netfilter::{Conntrack, NfQueue};
+use netsilo_model::snapshot::sockets::Holder;
 use netsilo_model::snapshot::subject::{ProtocolPart, Subject};
 
 use crate::judge::dropped::DropRow;
@@ -26,10 +27,12 @@ const FEW_PER_S: f64 = 1.0;
 pub(super) fn find(analysis: &Analysis<'_>, ledger: &Ledger) -> Vec<Finding> {
     let mut findings = conntrack(analysis, ledger);
     findings.extend(queues(analysis, ledger));
+    findings.extend(packet_sockets(analysis, ledger));
     let mut places: BTreeMap<(LossStage, bool, Subject), Vec<&DropRow>> = BTreeMap::new();
     for row in ledger.dropped.iter().flatten() {
         let Some(stage) = row.stage else { continue };
-        if row.netns.is_some() || !has_counters(ledger, stage) {
+        let elsewhere = row.netns.is_some() && stage != LossStage::PacketSocket;
+        if elsewhere || !has_counters(ledger, stage) {
             let known = row.class == DropClass::Lost;
             places.entry((stage, known, subject(row))).or_default().push(row);
         }
@@ -60,8 +63,7 @@ fn has_counters(ledger: &Ledger, stage: LossStage) -> bool {
         losses.by_counters() as f64 >= 0.99 * losses.by_event.unwrap_or(0) as f64
     };
     match stage {
-        LossStage::PacketSocket | LossStage::Neighbour | LossStage::VirtualDevice => false,
-        LossStage::Other => false,
+        LossStage::Neighbour | LossStage::VirtualDevice | LossStage::Other => false,
         _ => ledger.stage(stage).is_some_and(counted),
     }
 }
@@ -249,4 +251,43 @@ fn queues(analysis: &Analysis<'_>, ledger: &Ledger) -> Vec<Finding> {
         })
     };
     known.filter_map(finding).collect()
+}
+
+/// The programs whose packet sockets lost packets.
+fn packet_sockets(analysis: &Analysis<'_>, ledger: &Ledger) -> Vec<Finding> {
+    let Some(stage) = ledger.stage(LossStage::PacketSocket) else { return Vec::new() };
+    let finding = |(subject, lost): (&Subject, u64)| {
+        let Subject::PacketSockets(holder) = subject else { return None };
+        let sockets = &analysis.observation.attribution.packet_sockets;
+        let own = || sockets.iter().filter(|it| it.holder == *holder);
+        let taken = own().fold(0, |sum: u64, it| sum.saturating_add(it.packets));
+        let mut evidence = grown(ledger, LossStage::PacketSocket, subject);
+        evidence.push(Evidence::new(
+            "packets that it took",
+            Measure::Count(taken),
+            "packet_sock (iter/task_file)",
+        ));
+        let rings = own().any(|it| it.ring && it.lost > 0);
+        let (place, room) = if rings {
+            ("its ring", "give the ring more blocks (PACKET_RX_RING)")
+        } else {
+            ("its buffer", "raise the buffer (SO_RCVBUF, net.core.rmem_max) or read through a ring")
+        };
+        let Holder { tgid, comm } = holder;
+        Some(Finding {
+            id: FindingId::PacketsDropped,
+            severity: Severity::Critical,
+            title: format!(
+                "{comm} (pid {tgid}) captures too slowly: {lost} packets found {place} full"
+            ),
+            evidence,
+            remedies: vec![
+                remedy(analysis, "more threads, each with its own socket (PACKET_FANOUT)", lost),
+                remedy(analysis, "capture less: a filter in the kernel, or a snap length", lost),
+                remedy(analysis, format!("against bursts only: {room}"), lost),
+            ],
+            subject: subject.clone(),
+        })
+    };
+    stage.by_subject().into_iter().filter_map(finding).collect()
 }
