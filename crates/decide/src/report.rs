@@ -166,7 +166,7 @@ pub struct NetdevLine {
     pub queues: Vec<Silo>,
 }
 
-/// A program with packet sockets (`AF_PACKET`). Each takes a copy of what others receive, too.
+/// A program with packet sockets, which take copies of what others receive, or AF_XDP sockets.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct CaptureLine {
@@ -390,7 +390,7 @@ fn netdev_line(netdev: &Netdev, analysis: &Analysis<'_>) -> NetdevLine {
     }
 }
 
-/// The programs whose packet sockets took packets of a netdev. Sockets that are not bound to one
+/// The programs whose sockets captured packets of a netdev. Packet sockets that are not bound to one
 /// netdev count for all of their namespace.
 fn captured_by(
     netdev: &Netdev,

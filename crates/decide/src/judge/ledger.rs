@@ -13,7 +13,7 @@ use netsilo_model::drivers::counters;
 use netsilo_model::drivers::loss_stage::LossStage;
 use netsilo_model::snapshot::netdev::Netdev;
 use netsilo_model::snapshot::netfilter::NfQueue;
-use netsilo_model::snapshot::sockets::{Holder, SocketKind};
+use netsilo_model::snapshot::sockets::SocketKind;
 use netsilo_model::snapshot::subject::{ProtocolPart, Subject};
 use serde::{Deserialize, Serialize};
 
@@ -430,24 +430,30 @@ fn protocol_lines(analysis: &Analysis<'_>, book: &mut BTreeMap<LossStage, Vec<Lo
     }
 }
 
-/// The packet sockets of all network namespaces, summed by their programs.
+/// The packet and AF_XDP sockets of all network namespaces, summed by their programs.
 fn packet_socket_lines(analysis: &Analysis<'_>, book: &mut BTreeMap<LossStage, Vec<LossCounter>>) {
     let attribution = &analysis.observation.attribution;
     if !attribution.counts_packet_sockets() {
         return;
     }
-    let mut lost: BTreeMap<&Holder, u64> = BTreeMap::new();
+    let mut lost: BTreeMap<Subject, u64> = BTreeMap::new();
     for socket in &attribution.packet_sockets {
-        let sum = lost.entry(&socket.holder).or_default();
+        let sum = lost.entry(socket.subject()).or_default();
         *sum = sum.saturating_add(socket.lost);
     }
-    let line = |(holder, lost): (&Holder, u64)| LossCounter {
-        subject: Subject::PacketSockets(holder.clone()),
-        counter: "tp_drops".to_owned(),
-        count: Some(lost),
-        since_boot: lost,
-        aside: None,
-        source: "packet_sock (iter/task_file)".to_owned(),
+    let line = |(subject, lost): (Subject, u64)| {
+        let (counter, source) = match subject {
+            Subject::XdpSockets(_) => ("rx_dropped + rx_ring_full", "xdp_sock (iter/task_file)"),
+            _ => ("tp_drops", "packet_sock (iter/task_file)"),
+        };
+        LossCounter {
+            subject,
+            counter: counter.to_owned(),
+            count: Some(lost),
+            since_boot: lost,
+            aside: None,
+            source: source.to_owned(),
+        }
     };
     book.entry(LossStage::PacketSocket).or_default().extend(lost.into_iter().map(line));
 }

@@ -44,7 +44,6 @@ const NOT_COUNTED: &[(&str, &str, &str)] = &[
         "they drop on purpose: a driver's counter is shown, but is no loss; others are not read",
     ),
     ("tc", "tc programs", "their drops on receive are not read"),
-    ("af-xdp", "AF_XDP rings", "their statistics are not read"),
     (
         "virtual-switches",
         "virtual switches and tunnels",
@@ -112,7 +111,7 @@ fn named(stage: LossStage) -> Option<(&'static str, &'static str)> {
         LossStage::Nic => ("nic", "NIC"),
         LossStage::Ring => ("ring", "rings"),
         LossStage::Backlog => ("backlog", "backlogs of the cpus"),
-        LossStage::PacketSocket => ("packet-socket", "packet sockets"),
+        LossStage::PacketSocket => ("packet-socket", "packet and AF_XDP sockets"),
         LossStage::Conntrack => ("conntrack", "connection tracking"),
         LossStage::Nfqueue => ("nfqueue", "NFQUEUE"),
         LossStage::Protocol => ("protocol", "IP and checksums"),
@@ -280,11 +279,12 @@ mod tests {
         assert!(
             words.starts_with(
                 "counted: wire, NIC, rings, backlogs of the cpus, IP and checksums, \
-                 listen queues, UDP and TCP sockets; not counted: packet sockets, connection"
+                 listen queues, UDP and TCP sockets; not counted: packet and AF_XDP \
+                 sockets, connection"
             ),
             "{words}"
         );
-        assert!(words.contains("tc programs, AF_XDP rings") && words.ends_with("namespaces"));
+        assert!(words.contains("tc programs, virtual switches") && words.ends_with("namespaces"));
         let mut ids: Vec<_> = coverage.iter().map(|it| &it.stage).collect();
         ids.sort_unstable();
         ids.dedup();

@@ -19,7 +19,7 @@ pub enum LossStage {
     Backlog,
     /// NET_RX stopped with work left: the packets were late, not lost.
     Squeeze,
-    /// The ring or buffer of a packet socket was full.
+    /// The ring or buffer of a packet socket or an AF_XDP socket was full.
     PacketSocket,
     /// Connection tracking could not track the packet.
     Conntrack,
@@ -71,7 +71,7 @@ impl LossStage {
             Self::Xdp => "XDP: dropped on purpose",
             Self::Backlog => "backlog full",
             Self::Squeeze => "squeeze: late, not lost",
-            Self::PacketSocket => "packet socket full",
+            Self::PacketSocket => "packet or AF_XDP socket full",
             Self::Conntrack => "connection tracking",
             Self::Nfqueue => "NFQUEUE full",
             Self::Protocol => "protocol",

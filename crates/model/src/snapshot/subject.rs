@@ -10,6 +10,7 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use crate::machine::cpuset::CpuId;
 use crate::machine::ids::{Irq, NapiId};
 use crate::snapshot::host::OwnedKnob;
+use crate::snapshot::packet_sockets::{CaptureKind, PacketSocket};
 use crate::snapshot::sockets::{Holder, LosingSocket, SocketKind};
 
 /// A part of the machine.
@@ -44,6 +45,8 @@ pub enum Subject {
     Socket(SocketKind, u16, Holder),
     /// The packet sockets of one thread group: `packet sockets of tcpdump (pid 812)`.
     PacketSockets(Holder),
+    /// The AF_XDP sockets of one thread group: `AF_XDP sockets of ids (pid 812)`.
+    XdpSockets(Holder),
     /// An NFQUEUE: `nfqueue 0`.
     NfQueue(u16),
     /// Another network namespace, by its inode number: `netns 4026532301`.
@@ -224,6 +227,16 @@ impl Subject {
     }
 }
 
+impl PacketSocket {
+    /// All sockets of this kind that its holder has.
+    pub fn subject(&self) -> Subject {
+        match self.kind {
+            CaptureKind::Recv | CaptureKind::Ring => Subject::PacketSockets(self.holder.clone()),
+            CaptureKind::Xdp => Subject::XdpSockets(self.holder.clone()),
+        }
+    }
+}
+
 impl LosingSocket {
     /// Protocol and port. Several sockets may share a port (`SO_REUSEPORT`).
     pub fn port_subject(&self) -> Subject {
@@ -275,6 +288,9 @@ impl fmt::Display for Subject {
             }
             Self::PacketSockets(Holder { tgid, comm }) => {
                 write!(f, "{PACKET_SOCKETS_OF}{comm} (pid {tgid})")
+            }
+            Self::XdpSockets(Holder { tgid, comm }) => {
+                write!(f, "{XDP_SOCKETS_OF}{comm} (pid {tgid})")
             }
             Self::NfQueue(number) => write!(f, "nfqueue {number}"),
             Self::Netns(inode) => write!(f, "netns {inode}"),
@@ -331,6 +347,7 @@ fn numbered(text: &str) -> Option<Subject> {
 }
 
 const PACKET_SOCKETS_OF: &str = "packet sockets of ";
+const XDP_SOCKETS_OF: &str = "AF_XDP sockets of ";
 
 /// `dnsmasq (pid 812)`.
 fn holder(text: &str) -> Option<Holder> {
@@ -341,6 +358,9 @@ fn holder(text: &str) -> Option<Holder> {
 fn sockets(text: &str) -> Option<Subject> {
     if let Some(of) = text.strip_prefix(PACKET_SOCKETS_OF) {
         return holder(of).map(Subject::PacketSockets);
+    }
+    if let Some(of) = text.strip_prefix(XDP_SOCKETS_OF) {
+        return holder(of).map(Subject::XdpSockets);
     }
     let (kind, rest) = [SocketKind::Udp, SocketKind::TcpListen].into_iter().find_map(|kind| {
         Some((kind, text.strip_prefix(transport(kind))?.strip_prefix(" port ")?))
@@ -415,6 +435,7 @@ mod tests {
                 Subject::PacketSockets(holder("a of (b)/0")),
                 "packet sockets of a of (b)/0 (pid 812)",
             ),
+            (Subject::XdpSockets(holder("ids")), "AF_XDP sockets of ids (pid 812)"),
             (Subject::NfQueue(3), "nfqueue 3"),
             (Subject::Netns(4026532301), "netns 4026532301"),
             (Subject::Settings(OwnedKnob::Rps), "RPS"),

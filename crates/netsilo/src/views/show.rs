@@ -146,7 +146,7 @@ pub(crate) fn netdev_title(netdev: &NetdevLine) -> String {
     parts.join("  ")
 }
 
-/// `packet sockets: tcpdump (pid 812) takes 14.9k packets/s, loses 3.1k/s`.
+/// `captured by: tcpdump (pid 812) takes 14.9k packets/s, loses 3.1k/s`.
 fn captured_by(netdev: &NetdevLine) -> Option<String> {
     let program = |line: &CaptureLine| {
         let Holder { tgid, comm } = &line.holder;
@@ -158,7 +158,7 @@ fn captured_by(netdev: &NetdevLine) -> Option<String> {
     let (named, rest) = all.split_at(all.len().min(CONSUMERS_NAMED));
     let mut programs: Vec<String> = named.iter().map(program).collect();
     programs.extend((!rest.is_empty()).then(|| format!("{} more", rest.len())));
-    (!programs.is_empty()).then(|| format!("  packet sockets: {}", programs.join("; ")))
+    (!programs.is_empty()).then(|| format!("  captured by: {}", programs.join("; ")))
 }
 
 fn queue_table(netdev: &NetdevLine, before: Option<&NetdevLine>, on: Presentation) -> Styled {

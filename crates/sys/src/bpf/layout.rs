@@ -148,15 +148,18 @@ layout! {
 
     // `struct packet_socket` of `bpf/packet_sockets.bpf.c`, in bytes
     PACKET_SOCKET_INODE = 0;
-    PACKET_SOCKET_TGID = 8;
-    PACKET_SOCKET_NETNS = 12;
-    PACKET_SOCKET_IFINDEX = 16;
-    PACKET_SOCKET_PACKETS = 20;
-    PACKET_SOCKET_LOST = 24;
-    PACKET_SOCKET_IS_RING = 30;
+    PACKET_SOCKET_LOST = 8;
+    PACKET_SOCKET_TGID = 16;
+    PACKET_SOCKET_NETNS = 20;
+    PACKET_SOCKET_PACKETS = 24;
+    PACKET_SOCKET_KIND = 28;
     PACKET_SOCKET_COMM = 32;
     PACKET_SOCKET_NETDEV = 48;
     SIZEOF_PACKET_SOCKET = 64;
+    /// Its kinds.
+    CAPTURE_RECV = 0;
+    CAPTURE_RING = 1;
+    CAPTURE_XDP = 2;
 
     // `struct where` of `bpf/stages.bpf.c`, in bytes
     WHERE_CPU = 0;

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use netsilo_model::snapshot::packet_sockets::PacketSocket;
+use netsilo_model::snapshot::packet_sockets::{CaptureKind, PacketSocket};
 use netsilo_model::snapshot::sockets::Holder;
 
 use crate::bpf::layout;
@@ -47,17 +47,21 @@ fn socket(bytes: &[u8]) -> Option<(u64, PacketSocket)> {
         let text = bytes.get(at..)?.first_chunk::<16>()?.split(|byte| *byte == 0).next()?;
         Some(String::from_utf8_lossy(text).into_owned())
     };
-    let inode = u64::from_ne_bytes(*bytes.get(layout::PACKET_SOCKET_INODE..)?.first_chunk()?);
-    let ring = bytes.get(layout::PACKET_SOCKET_IS_RING..)?.first_chunk::<2>()?;
+    let long = |at: usize| Some(u64::from_ne_bytes(*bytes.get(at..)?.first_chunk()?));
+    let inode = long(layout::PACKET_SOCKET_INODE)?;
     let holder =
         Holder { tgid: word(layout::PACKET_SOCKET_TGID)?, comm: text(layout::PACKET_SOCKET_COMM)? };
     let socket = PacketSocket {
         holder,
         netns: word(layout::PACKET_SOCKET_NETNS)?,
         netdev: text(layout::PACKET_SOCKET_NETDEV)?,
-        ring: *ring != [0; 2],
+        kind: match word(layout::PACKET_SOCKET_KIND)? as usize {
+            layout::CAPTURE_RECV => CaptureKind::Recv,
+            layout::CAPTURE_RING => CaptureKind::Ring,
+            _ => CaptureKind::Xdp,
+        },
         packets: word(layout::PACKET_SOCKET_PACKETS)?.into(),
-        lost: word(layout::PACKET_SOCKET_LOST)?.into(),
+        lost: long(layout::PACKET_SOCKET_LOST)?,
     };
     Some((inode, socket))
 }
@@ -70,16 +74,17 @@ mod tests {
     fn a_socket_is_read_from_the_programs_struct() {
         let mut bytes = vec![0; layout::SIZEOF_PACKET_SOCKET];
         bytes[..8].copy_from_slice(&77_u64.to_ne_bytes());
-        for (at, word) in [(8, 812_u32), (12, 5), (16, 2), (20, 900), (24, 30)] {
+        bytes[8..16].copy_from_slice(&30_u64.to_ne_bytes());
+        for (at, word) in [(16, 812_u32), (20, 5), (24, 900), (28, 1)] {
             bytes[at..at + 4].copy_from_slice(&word.to_ne_bytes());
         }
-        bytes[30] = 1;
         bytes[32..35].copy_from_slice(b"ids");
         bytes[48..52].copy_from_slice(b"eth0");
         let (inode, read) = socket(&bytes).unwrap();
         assert_eq!(inode, 77);
         assert_eq!((read.holder.tgid, read.holder.comm.as_str()), (812, "ids"));
-        assert_eq!((read.netns, read.netdev.as_str(), read.ring), (5, "eth0", true));
+        assert_eq!((read.netns, read.netdev.as_str()), (5, "eth0"));
+        assert_eq!(read.kind, CaptureKind::Ring);
         assert_eq!((read.packets, read.lost), (900, 30));
         for end in 0..bytes.len() {
             assert_eq!(socket(&bytes[..end]), None, "{end} bytes");

@@ -14,6 +14,7 @@ use netsilo_model::snapshot::stage_samples::ReceiveStage;
 use netsilo_sys::bpf::tracer::{Options, Tracer};
 use netsilo_sys::files::root::Root;
 use rustix::process::Pid;
+use rustix::thread::{CpuSet, sched_setaffinity};
 
 use super::at;
 use super::ethtool;
@@ -181,6 +182,14 @@ fn the_stages_of_local_delivery_are_sampled() {
 fn each_single_datagram_wakes_its_reader() {
     in_own_netns(|| {
         let mut reader = Reader::start("udp-unconnected", 65536);
+        // On one CPU, an answer may arrive before this thread sleeps.
+        let pin = |pid: Option<Pid>, cpu| {
+            let mut cpus = CpuSet::new();
+            cpus.set(cpu);
+            sched_setaffinity(pid, &cpus).unwrap();
+        };
+        pin(Pid::from_raw(reader.tgid() as i32), 0);
+        pin(None, 1);
         let mut tracer = Tracer::attach(Options::exact());
         let socket = UdpSocket::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
         let sent = 300;

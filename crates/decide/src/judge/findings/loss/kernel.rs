@@ -7,6 +7,7 @@ use netsilo_model::derive::analysis::Analysis;
 use netsilo_model::derive::drop_class::DropClass;
 use netsilo_model::drivers::loss_stage::LossStage;
 use netsilo_model::snapshot::netfilter::{Conntrack, NfQueue};
+use netsilo_model::snapshot::packet_sockets::CaptureKind;
 use netsilo_model::snapshot::sockets::Holder;
 use netsilo_model::snapshot::subject::{ProtocolPart, Subject};
 
@@ -257,32 +258,45 @@ fn queues(analysis: &Analysis<'_>, ledger: &Ledger) -> Vec<Finding> {
 fn packet_sockets(analysis: &Analysis<'_>, ledger: &Ledger) -> Vec<Finding> {
     let Some(stage) = ledger.stage(LossStage::PacketSocket) else { return Vec::new() };
     let finding = |(subject, lost): (&Subject, u64)| {
-        let Subject::PacketSockets(holder) = subject else { return None };
+        let (Subject::PacketSockets(holder) | Subject::XdpSockets(holder)) = subject else {
+            return None;
+        };
         let sockets = &analysis.observation.attribution.packet_sockets;
-        let own = || sockets.iter().filter(|it| it.holder == *holder);
+        let own = || sockets.iter().filter(|it| it.subject() == *subject);
         let taken = own().fold(0, |sum: u64, it| sum.saturating_add(it.packets));
         let mut evidence = grown(ledger, LossStage::PacketSocket, subject);
-        evidence.push(Evidence::new(
-            "packets that it took",
-            Measure::Count(taken),
-            "packet_sock (iter/task_file)",
-        ));
-        let rings = own().any(|it| it.ring && it.lost > 0);
-        let (place, room) = if rings {
-            ("its ring", "give the ring more blocks (PACKET_RX_RING)")
+        let source = evidence.first().map_or_else(String::new, |it| it.source.clone());
+        evidence.push(Evidence::new("packets that it took", Measure::Count(taken), source));
+        let loses = |kind| own().any(|it| it.kind == kind && it.lost > 0);
+        let (place, threads, room) = if loses(CaptureKind::Xdp) {
+            (
+                "ring",
+                "more threads, each with the socket of another rx queue",
+                "more descriptors (XDP_RX_RING, XDP_UMEM_FILL_RING)",
+            )
+        } else if loses(CaptureKind::Ring) {
+            (
+                "ring",
+                "more threads, each with its own socket (PACKET_FANOUT)",
+                "more blocks (PACKET_RX_RING)",
+            )
         } else {
-            ("its buffer", "raise the buffer (SO_RCVBUF, net.core.rmem_max) or read through a ring")
+            (
+                "buffer",
+                "more threads, each with its own socket (PACKET_FANOUT)",
+                "a larger buffer (SO_RCVBUF, net.core.rmem_max), or a ring (PACKET_RX_RING)",
+            )
         };
         let Holder { tgid, comm } = holder;
         Some(Finding {
             id: FindingId::PacketsDropped,
             severity: Severity::Critical,
             title: format!(
-                "{comm} (pid {tgid}) captures too slowly: {lost} packets found {place} full"
+                "{comm} (pid {tgid}) captures too slowly: {lost} packets found its {place} full"
             ),
             evidence,
             remedies: vec![
-                remedy(analysis, "more threads, each with its own socket (PACKET_FANOUT)", lost),
+                remedy(analysis, threads, lost),
                 remedy(analysis, "capture less: a filter in the kernel, or a snap length", lost),
                 remedy(analysis, format!("against bursts only: {room}"), lost),
             ],
