@@ -390,7 +390,7 @@ fn netdev_line(netdev: &Netdev, analysis: &Analysis<'_>) -> NetdevLine {
     }
 }
 
-/// The programs whose sockets captured packets of a netdev. Packet sockets that are not bound to one
+/// The programs whose sockets captured packets of a netdev. Those that are not bound to one
 /// netdev count for all of their namespace.
 fn captured_by(
     netdev: &Netdev,
