@@ -2,14 +2,16 @@
 /*
  * Which packets does the kernel drop: why, in which function, of which device, socket and port?
  *
- * kfree_skb frees a packet that nobody received (consume_skb frees the others). The function is
- * the caller's address, named by user space. UDP keeps numbers in skb->dev while a packet is
- * queued, and TCP clears it, so the device is believed only if it is the one through which the
- * packet entered (skb_iif) or that of its route; else only that number is known. The network
- * namespace is that of the socket that should have received the packet, or of the device; of
- * skb->sk only where there is no device, because a packet from a veth still has the socket of its
- * sender. Every field is probed: skb->dev may be a number, and rx_sk may be NULL though older
- * verifiers take it for a socket.
+ * kfree_skb frees a packet that nobody received (consume_skb frees the others). The function is the
+ * caller's address, named by user space. UDP keeps numbers in skb->dev while a packet is queued,
+ * and TCP clears it, so the device is believed only if it is the one through which the packet
+ * entered (skb_iif) or that of its route; else only that number is known. The network namespace is
+ * that of the socket that should have received the packet, or of the device; of skb->sk only where
+ * there is no device, because a packet from a veth still has the socket of its sender.
+ *
+ * The packet's own fields are loaded. What they point to is probed, which takes some 30 ns each
+ * time (evidence/drops.md), because skb->dev may be a number, skb->sk too before 6.9, and rx_sk may
+ * be NULL though older verifiers take it for a socket.
  *
  * Decoded in drops.rs; its row is in docs/kernel.md.
  */
@@ -24,25 +26,32 @@ enum { FIRST_OF_CLIENTS = 32768 };
 /* The transport protocol and the target port that the headers name. */
 static __always_inline u32 target_of(const struct sk_buff *skb, u32 ethertype)
 {
-	u16 network = BPF_CORE_READ(skb, network_header);
-	unsigned char *at = BPF_CORE_READ(skb, head) + network;
-	u8 first = 0, protocol = 0;
+	u16 network = skb->network_header;
+	unsigned char *at = skb->head + network;
+	struct {
+		struct ipv4_header ip;
+		__be16 ports[2];
+	} v4 = {};
+	u8 protocol = 0;
 	__be16 port = 0;
 	u32 length;
 
 	if (network == (u16)~0)
 		return 0;
 	if (ethertype == ETH_P_IP) {
-		bpf_probe_read_kernel(&first, sizeof(first), at);
-		bpf_probe_read_kernel(&protocol, sizeof(protocol), at + 9);
-		length = (first & 15) << 2;
+		bpf_probe_read_kernel(&v4, sizeof(v4), at);
+		protocol = v4.ip.protocol;
+		length = (v4.ip.version_ihl & 15) << 2;
+		port = v4.ports[1];
 	} else if (ethertype == ETH_P_IPV6) {
 		bpf_probe_read_kernel(&protocol, sizeof(protocol), at + 6);
 		length = 40;
 	} else {
 		return 0;
 	}
-	if (protocol == IPPROTO_TCP || protocol == IPPROTO_UDP)
+	if (protocol != IPPROTO_TCP && protocol != IPPROTO_UDP)
+		port = 0;
+	else if (length != sizeof(v4.ip))
 		bpf_probe_read_kernel(&port, sizeof(port), at + length + 2);
 	return (u32)protocol << 16 | bpf_ntohs(port);
 }
@@ -50,7 +59,7 @@ static __always_inline u32 target_of(const struct sk_buff *skb, u32 ethertype)
 /* The netdev of the packet's route; NULL without a route. */
 static __always_inline const struct net_device *route_dev(const struct sk_buff *skb)
 {
-	const struct dst_entry *route = (void *)(BPF_CORE_READ(skb, _skb_refdst) & ~1ul); /* SKB_DST_NOREF */
+	const struct dst_entry *route = (void *)(skb->_skb_refdst & ~1ul); /* SKB_DST_NOREF */
 
 	return route ? BPF_CORE_READ(route, dev) : NULL;
 }
@@ -83,11 +92,12 @@ static __always_inline struct slot *slot_of_drop(struct key *key, bool *fresh)
 	return slot;
 }
 
-static __always_inline int count_drop(const struct sk_buff *skb, u64 place, u32 reason, const struct sock *sk)
+/* `loads`: whether the verifier guards loads from addresses that may be user space's (6.10). */
+static __always_inline int count_drop(const struct sk_buff *skb, u64 place, u32 reason, const struct sock *sk, bool loads)
 {
-	u32 ethertype = bpf_ntohs(BPF_CORE_READ(skb, protocol)), iif = BPF_CORE_READ(skb, skb_iif);
-	const struct net_device *dev = BPF_CORE_READ(skb, dev);
-	u32 ifindex = dev ? BPF_CORE_READ(dev, ifindex) : 0;
+	u32 ethertype = bpf_ntohs(skb->protocol), iif = skb->skb_iif;
+	const struct net_device *dev = skb->dev;
+	u32 ifindex = !dev ? 0 : loads ? dev->ifindex : BPF_CORE_READ(dev, ifindex);
 	struct key key = {};
 	struct slot *slot;
 	u32 netns = 0;
@@ -103,7 +113,9 @@ static __always_inline int count_drop(const struct sk_buff *skb, u64 place, u32 
 		if (is_full(sk) && bpf_core_field_exists(sk->sk_cgrp_data.cgroup))
 			key.word[LAYOUT_DROP_CGROUP] = BPF_CORE_READ(sk, sk_cgrp_data.cgroup, kn, id);
 	}
-	if (!netns && dev)
+	if (!netns && dev && loads && ifindex == iif)
+		netns = dev->nd_net.net->ns.inum;
+	else if (!netns && dev)
 		netns = BPF_CORE_READ(dev, nd_net.net, ns.inum);
 	key.word[LAYOUT_DROP_PLACE] = place;
 	key.word[LAYOUT_DROP_REASON_ETHERTYPE] = (u64)reason << 32 | ethertype;
@@ -121,7 +133,7 @@ static __always_inline int count_drop(const struct sk_buff *skb, u64 place, u32 
 		return 0;
 	if (fresh && dev && (!iif || ifindex == iif))
 		bpf_probe_read_kernel(slot->label, sizeof(slot->label), &dev->name);
-	add(slot, pieces_of(skb), BPF_CORE_READ(skb, len));
+	add(slot, skb->data_len ? pieces_of(skb) : 1, skb->len);
 	return 0;
 }
 
@@ -129,20 +141,20 @@ static __always_inline int count_drop(const struct sk_buff *skb, u64 place, u32 
 SEC("tp_btf/kfree_skb")
 int drop_of_socket(u64 *args)
 {
-	return count_drop((void *)args[0], args[1], args[2], (void *)args[3]);
+	return count_drop((void *)args[0], args[1], args[2], (void *)args[3], true);
 }
 
 /* 5.17: a reason. */
 SEC("tp_btf/kfree_skb")
 int drop_with_reason(u64 *args)
 {
-	return count_drop((void *)args[0], args[1], args[2], NULL);
+	return count_drop((void *)args[0], args[1], args[2], NULL, false);
 }
 
 SEC("tp_btf/kfree_skb")
 int drop(u64 *args)
 {
-	return count_drop((void *)args[0], args[1], 0, NULL);
+	return count_drop((void *)args[0], args[1], 0, NULL, false);
 }
 
 char LICENSE[] SEC("license") = "Dual BSD/GPL";
