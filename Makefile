@@ -7,8 +7,8 @@
 PREFIX ?= /usr/local
 
 .PHONY: demo docs generate package test check test-long mutants bench bench-irqbalance bench-load
-.PHONY: bench-attribution bench-matrix bench-outcome bench-peers bench-smoke fuzz-long install
-.PHONY: bench-verdicts predict-blind predict-score setup soak
+.PHONY: bench-attribution bench-drops bench-matrix bench-outcome bench-peers bench-smoke fuzz-long
+.PHONY: install bench-verdicts predict-blind predict-score setup soak
 
 demo: setup
 	cargo build --release -p netsilo -p netsilo-bench -p netsilo-lab
@@ -81,6 +81,13 @@ bench-load: setup
 bench-attribution: setup
 	cargo build --release -p netsilo
 	cargo bench -q -p netsilo-bench --bench attribution
+
+# what netsilo, dropwatch, pwru, retis and the kernel's counters find of the same lost packets, in a
+# guest; some 6 minutes. Uses the tools that are installed (evidence/drops.md)
+bench-drops: setup
+	cargo build --release -p netsilo -p netsilo-lab
+	cargo build -p netsilo --example losses
+	target/release/netsilo-lab run --kernel 6.12 $(CURDIR)/scripts/bench-drops $(ARGS)
 
 # netsilo compared with irqbalance, tuned, perftune and others, in one guest under eight workloads;
 # minutes for each workload (evidence/peers.md)
