@@ -226,6 +226,8 @@ const FUNCTIONS: &[Row] = &[
             "do_xdp_generic",
             "netif_receive_generic_xdp",
             "bpf_prog_run_generic_xdp",
+            // native XDP of a veth
+            "veth_xdp_rcv_skb",
             "sch_handle_ingress",
             "tcf_*",
             "ip_finish_output",
