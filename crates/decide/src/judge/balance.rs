@@ -5,6 +5,7 @@ use std::cmp::Reverse;
 use netsilo_model::derive::analysis::Analysis;
 use netsilo_model::derive::drop_class::lost_at;
 use netsilo_model::drivers::loss_stage::LossStage;
+use netsilo_model::snapshot::attribution::Hook;
 use netsilo_model::snapshot::datagrams::Datagrams;
 use netsilo_model::snapshot::drops::DroppedPackets;
 use serde::{Deserialize, Serialize};
@@ -61,15 +62,19 @@ impl Balance {
 /// counted during the whole window.
 pub(crate) fn balance(analysis: &Analysis<'_>) -> Option<Vec<Balance>> {
     let attribution = &analysis.observation.attribution;
-    if !attribution.counts_datagrams() || !attribution.counts_drops() {
+    // Of the hooks that count reads, the first that the kernel allows is used.
+    let reads = |it: &Hook| it.quantity == "udp bytes" && it.refused.is_none();
+    let is_whole = attribution.counts_datagrams() && attribution.counts_drops();
+    if !is_whole || !attribution.hooks.iter().any(reads) {
         return None;
     }
     let mut all: Vec<Balance> =
         attribution.datagrams.iter().map(|it| of_namespace(analysis, *it)).collect();
     // What a macvlan or ipvlan hands to another namespace arrives in one and is read in the other.
-    // The namespace of some drops is not known.
+    // The namespace of some drops is not known, and events that found no room may have been reads.
     let excess = all.iter().map(|it| it.taken().saturating_sub(it.arrived));
-    let excess = excess.fold(dropped_within(analysis, 0), u64::saturating_add);
+    let unknown = dropped_within(analysis, 0).saturating_add(attribution.lost_events);
+    let excess = excess.fold(unknown, u64::saturating_add);
     for it in &mut all {
         it.not_accounted = it.arrived.saturating_sub(it.taken()).saturating_sub(excess);
     }
@@ -109,7 +114,7 @@ fn of_namespace(analysis: &Analysis<'_>, counted: Datagrams) -> Balance {
 #[cfg(test)]
 mod tests {
     use netsilo_model::cost::weights::Costs;
-    use netsilo_model::snapshot::attribution::{Attribution, Hook};
+    use netsilo_model::snapshot::attribution::Attribution;
     use netsilo_model::snapshot::observation::Observation;
     use netsilo_model::snapshot::{datagrams, drops};
     use netsilo_model::synthetic::scene::Scene;
@@ -133,6 +138,9 @@ mod tests {
         let balanced = |host: &Observation| balance(&Analysis::new(host, &Costs::default()));
         assert_eq!(balanced(&host), None, "drops were not counted");
         host.attribution.hooks.push(hook(drops::QUANTITY));
+        assert_eq!(balanced(&host), None, "reads were not counted");
+        let refused = Hook { refused: Some("no fentry".into()), ..hook("udp bytes") };
+        host.attribution.hooks.extend([refused, hook("udp bytes")]);
         balanced(&host).unwrap()
     }
 

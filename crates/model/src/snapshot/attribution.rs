@@ -184,8 +184,7 @@ impl Attribution {
         self.counts_whole(packet_sockets::QUANTITY)
     }
 
-    /// Whether UDP packets were counted during the whole window, by namespace and where they were
-    /// read.
+    /// Whether UDP packets that enter and leave namespaces were counted during the whole window.
     pub fn counts_datagrams(&self) -> bool {
         self.counts_whole(datagrams::QUANTITY)
     }

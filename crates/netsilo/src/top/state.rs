@@ -152,11 +152,8 @@ pub(crate) struct PastDrops {
 
 impl PastDrops {
     fn key(row: &DropRow) -> String {
-        let DropRow { class, stage, reason, function, netdev, netns, protocol, port, sent, .. } =
-            row;
-        format!(
-            "{class:?} {stage:?} {reason} {function} {netdev} {netns:?} {protocol} {port:?} {sent}"
-        )
+        // All but the counts, so that a new field cannot be forgotten.
+        format!("{:?}", DropRow { packets: 0, per_s: 0.0, ..row.clone() })
     }
 
     /// Packets per second in all windows that the row shows.

@@ -1,6 +1,7 @@
 //! Decodes what `bpf/packet_sockets.bpf.c` prints, and subtracts what was counted before.
 
 use std::collections::BTreeMap;
+use std::io;
 
 use netsilo_model::snapshot::packet_sockets::{CaptureKind, PacketSocket};
 use netsilo_model::snapshot::sockets::Holder;
@@ -19,10 +20,9 @@ impl PacketSockets {
         Self { iterator, before: BTreeMap::new() }
     }
 
-    /// What each socket took and lost since the last read. Nothing if the iterator fails: its
-    /// sockets are then as new at the next read.
-    pub(crate) fn read(&mut self) -> Vec<PacketSocket> {
-        let bytes = self.iterator.iterate().unwrap_or_default();
+    /// What each socket took and lost since the last read that did not fail.
+    pub(crate) fn read(&mut self) -> io::Result<Vec<PacketSocket>> {
+        let bytes = self.iterator.iterate()?;
         let all: BTreeMap<u64, PacketSocket> =
             bytes.chunks_exact(layout::SIZEOF_PACKET_SOCKET).rev().filter_map(socket).collect();
         let counts = all.iter().map(|(inode, it)| (*inode, (it.packets, it.lost))).collect();
@@ -34,7 +34,7 @@ impl PacketSockets {
             it.lost = it.lost.checked_sub(lost).unwrap_or(it.lost);
             it
         };
-        all.into_iter().map(since).collect()
+        Ok(all.into_iter().map(since).collect())
     }
 }
 

@@ -14,6 +14,7 @@ use netsilo_model::machine::cpuset::{CpuId, CpuSet};
 use netsilo_model::snapshot::attribution::{
     Attribution, AttributionSource, CountingCost, CpuTime, Hook, Sampling,
 };
+use netsilo_model::snapshot::packet_sockets;
 use rustix::time::{ClockId, clock_getres};
 
 use crate::bpf::arrived::Arrived;
@@ -387,7 +388,14 @@ impl Tracer {
             attribution.forwarded = forwarded(tables.forwards.drain(full));
             attribution.drops = self.names.drops(tables.drops.drain(full), &self.cgroups);
             if let Some(sockets) = &mut self.packet_sockets {
-                attribution.packet_sockets = sockets.read();
+                match sockets.read() {
+                    Ok(read) => attribution.packet_sockets = read,
+                    Err(error) => {
+                        let own = |it: &&mut Hook| it.quantity == packet_sockets::QUANTITY;
+                        let hooks = attribution.hooks.iter_mut().filter(own);
+                        hooks.for_each(|it| it.refused = Some(format!("not read: {error}")));
+                    }
+                }
             }
             if self.options.arrivals {
                 (attribution.flows, attribution.flows_missed) =
@@ -639,7 +647,7 @@ fn per_tick(per_s: u64) -> u32 {
 /// Slots per CPU of a full table, 88 bytes each.
 ///
 /// Two full tables and three of half the slots, each doubled: 616 KB per CPU up to 64 CPUs, 39 MB
-/// in total up to 256.
+/// in total up to 256. [`Options::datagrams`] adds one of half the slots: 88 KB and 6 MB.
 fn slots(cpus: u32) -> u32 {
     (65536 / cpus.next_power_of_two()).clamp(256, 1024)
 }
