@@ -176,6 +176,9 @@ pub struct CaptureLine {
     pub packets_per_s: f64,
     /// Packets that found its ring or buffer full.
     pub lost_per_s: f64,
+    /// Whether both are those of all netdevs: its sockets are bound to none.
+    #[serde(default)]
+    pub of_all_netdevs: bool,
 }
 
 /// The completion interrupt of a tx queue that shares it with no rx queue.
@@ -398,20 +401,22 @@ fn captured_by(
     snapshot: &Snapshot,
 ) -> Vec<CaptureLine> {
     let seconds = attribution.elapsed.as_secs_f64();
-    let mut sums: BTreeMap<&Holder, (u64, u64)> = BTreeMap::new();
+    let mut sums: BTreeMap<(&Holder, bool), (u64, u64)> = BTreeMap::new();
     for socket in &attribution.packet_sockets {
         let here = snapshot.machine.is_own_netns(socket.netns);
-        if here && (socket.netdev.is_empty() || socket.netdev == netdev.name) {
-            let (packets, lost) = sums.entry(&socket.holder).or_default();
+        let of_all = socket.netdev.is_empty();
+        if here && (of_all || socket.netdev == netdev.name) {
+            let (packets, lost) = sums.entry((&socket.holder, of_all)).or_default();
             *packets = packets.saturating_add(socket.packets);
             *lost = lost.saturating_add(socket.lost);
         }
     }
     sums.retain(|_, (packets, lost)| *packets > 0 || *lost > 0);
-    let line = |(holder, (packets, lost)): (&Holder, (u64, u64))| CaptureLine {
+    let line = |((holder, of_all_netdevs), (packets, lost)): ((&Holder, _), _)| CaptureLine {
         holder: holder.clone(),
         packets_per_s: packets as f64 / seconds,
         lost_per_s: lost as f64 / seconds,
+        of_all_netdevs,
     };
     let mut lines: Vec<_> = sums.into_iter().filter(|_| seconds > 0.0).map(line).collect();
     lines.sort_by(|a, b| b.packets_per_s.total_cmp(&a.packets_per_s));

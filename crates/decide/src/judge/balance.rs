@@ -5,7 +5,7 @@ use std::cmp::Reverse;
 use netsilo_model::derive::analysis::Analysis;
 use netsilo_model::derive::drop_class::lost_at;
 use netsilo_model::drivers::loss_stage::LossStage;
-use netsilo_model::snapshot::attribution::Hook;
+use netsilo_model::snapshot::attribution::{Examined, Hook, Sampling};
 use netsilo_model::snapshot::datagrams::Datagrams;
 use netsilo_model::snapshot::drops::DroppedPackets;
 use serde::{Deserialize, Serialize};
@@ -40,6 +40,9 @@ pub struct Balance {
     pub tunnelled: u64,
     /// Packets that the kernel dropped before they left, for any reason.
     pub dropped: u64,
+    /// Relative error of `dropped`, where drops were sampled.
+    #[serde(default)]
+    pub dropped_error: f64,
     /// What is left, at least: neither read, passed on nor dropped. 0 if more was taken than
     /// arrived, because copies were made (multicast, bridges).
     pub not_accounted: u64,
@@ -53,7 +56,7 @@ impl Balance {
 
     /// Whether so much is not accounted for that a reader or a loss was missed.
     pub fn has_gap(&self) -> bool {
-        let error = self.read as f64 * self.read_error;
+        let error = self.read as f64 * self.read_error + self.dropped as f64 * self.dropped_error;
         self.not_accounted as f64 > NOTICEABLE * self.arrived as f64 + error + FEW
     }
 }
@@ -96,17 +99,21 @@ fn dropped_within(analysis: &Analysis<'_>, netns: u32) -> u64 {
 
 fn of_namespace(analysis: &Analysis<'_>, counted: Datagrams) -> Balance {
     let netns = counted.netns;
-    let reads = analysis.observation.attribution.sampling.reads;
-    let share = counted.read as f64 / reads.events as f64;
-    let is_exact = counted.read == 0 || reads.is_complete();
+    let Sampling { reads, drops, .. } = analysis.observation.attribution.sampling;
+    let error_of = |count: u64, all: Examined| {
+        let is_exact = count == 0 || all.is_complete();
+        if is_exact { 0.0 } else { all.error((count as f64 / all.events as f64).min(1.0)) }
+    };
+    let dropped = dropped_within(analysis, netns);
     Balance {
         netns: (!analysis.after().machine.is_own_netns(netns)).then_some(netns),
         arrived: counted.entered,
         read: counted.read,
-        read_error: if is_exact { 0.0 } else { reads.error(share.min(1.0)) },
+        read_error: error_of(counted.read, reads),
         forwarded: counted.left,
         tunnelled: counted.tunnelled,
-        dropped: dropped_within(analysis, netns),
+        dropped,
+        dropped_error: error_of(dropped, drops),
         not_accounted: 0,
     }
 }

@@ -10,7 +10,7 @@ use serde::{Deserialize, Serialize};
 
 /// Packets that were dropped in the interval for one reason, in one function, of one device and
 /// port.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct DropRow {
     /// What the drop means.
@@ -36,12 +36,19 @@ pub struct DropRow {
     /// socket, or for the root.
     #[serde(default)]
     pub cgroup: Option<String>,
-    /// Whether this machine sent them: they did not enter by a device.
+    /// Whether this machine sent them.
     pub sent: bool,
     /// Packets; a large one counts as its segments.
     pub packets: u64,
     /// The same per second.
     pub per_s: f64,
+}
+
+impl DropRow {
+    /// The service, pod or session: the last part of its cgroup.
+    pub fn owner(&self) -> Option<&str> {
+        self.cgroup.as_ref()?.rsplit('/').next()
+    }
 }
 
 /// The dropped packets, those that were lost first, then by packets. `None` if they were not
@@ -114,7 +121,7 @@ type Place<'a> = (&'a str, &'a str, &'a str, Option<&'a str>, u8, (bool, Option<
 fn place(drop: &DroppedPackets) -> Place<'_> {
     let port = (matches!(drop.protocol, 6 | 17) && drop.port != 0).then_some(drop.port);
     let cgroup = drop.cgroup.as_deref();
-    (&drop.reason, &drop.function, &drop.netdev, cgroup, drop.protocol, (drop.sent, port))
+    (&drop.reason, &drop.function, &drop.netdev, cgroup, drop.protocol, (drop.is_sent(), port))
 }
 
 #[cfg(test)]

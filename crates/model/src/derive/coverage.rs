@@ -63,10 +63,14 @@ const NOT_COUNTED: &[(&str, &str, &str)] = &[
     ("other-sockets", "sockets other than UDP and TCP", "their drops are not read"),
     (
         "other-namespaces",
-        "other network namespaces",
+        "counters of other network namespaces",
         "only the netdevs, protocols and sockets of netsilo's own namespace are read",
     ),
 ];
+
+/// What is not counted of other network namespaces, if the event was counted.
+const OTHERS_BY_EVENT: &str = "only packets that the kernel drops are counted there, no counters: \
+                               what connection tracking loses looks like a rule's";
 
 /// Each stage, in the order of the receive path those of the ledger, then the others.
 pub fn coverage(analysis: &Analysis<'_>) -> Vec<StageCoverage> {
@@ -76,7 +80,11 @@ pub fn coverage(analysis: &Analysis<'_>) -> Vec<StageCoverage> {
     });
     let by_event = analysis.observation.attribution.counts_drops();
     let others = NOT_COUNTED.iter().map(|(id, name, why)| {
-        (*id, *name, (!by_event || !BY_EVENT.contains(id)).then(|| (*why).to_owned()))
+        let why = match *id {
+            "other-namespaces" if by_event => OTHERS_BY_EVENT,
+            _ => why,
+        };
+        (*id, *name, (!by_event || !BY_EVENT.contains(id)).then(|| why.to_owned()))
     });
     let guest = analysis.after().machine.virtual_machine == Some(true);
     let host = guest.then(|| {

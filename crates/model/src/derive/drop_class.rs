@@ -7,13 +7,16 @@ use crate::drivers::loss_stage::LossStage;
 use crate::snapshot::drops::DroppedPackets;
 
 /// What a drop means.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[derive(
+    Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize,
+)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "kebab-case")]
 pub enum DropClass {
     /// A queue was full, memory was short, or the packet was damaged or could not be sent on.
     Lost,
     /// The kernel did not say why, and its function does not tell.
+    #[default]
     Unknown,
     /// A rule, a policer or a program dropped it on purpose.
     Decided,

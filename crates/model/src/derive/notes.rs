@@ -102,9 +102,14 @@ fn attribution(attribution: &Attribution) -> Vec<String> {
 
 /// How exact a count is that holds a tenth of the events of its kind, where only some of them were
 /// examined.
-fn sampled(Sampling { reads, softirqs, other_polls }: Sampling) -> Option<String> {
+fn sampled(Sampling { reads, softirqs, other_polls, drops }: Sampling) -> Option<String> {
     const SHARE: f64 = 0.1;
-    let kinds = [("reads", reads), ("softirqs", softirqs), ("other polls", other_polls)];
+    let kinds = [
+        ("reads", reads),
+        ("softirqs", softirqs),
+        ("other polls", other_polls),
+        ("dropped packets", drops),
+    ];
     let within = |(kind, all): &(&str, Examined)| {
         (!all.is_complete()).then(|| format!("{kind} within {:.1}%", all.error(SHARE) * 100.0))
     };

@@ -98,6 +98,9 @@ pub struct Sampling {
     pub softirqs: Examined,
     /// Polls outside of softirqs, and the wakeups by and of the kthreads that poll.
     pub other_polls: Examined,
+    /// Dropped packets: [`Attribution::drops`].
+    #[serde(default)]
+    pub drops: Examined,
 }
 
 impl Sampling {
@@ -107,6 +110,7 @@ impl Sampling {
             reads: self.reads.since(earlier.reads),
             softirqs: self.softirqs.since(earlier.softirqs),
             other_polls: self.other_polls.since(earlier.other_polls),
+            drops: self.drops.since(earlier.drops),
         }
     }
 
@@ -114,6 +118,7 @@ impl Sampling {
         self.reads.add(more.reads);
         self.softirqs.add(more.softirqs);
         self.other_polls.add(more.other_polls);
+        self.drops.add(more.drops);
     }
 }
 
@@ -155,7 +160,8 @@ impl Examined {
         }
     }
 
-    fn add(&mut self, more: Self) {
+    /// Adds the events of another window.
+    pub fn add(&mut self, more: Self) {
         self.events += more.events;
         self.examined += more.examined;
     }

@@ -32,7 +32,8 @@ pub struct DroppedPackets {
     /// The cgroup of the socket, as its path; `None` if there was none, or for the root.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cgroup: Option<String>,
-    /// Whether they did not enter by a device: this machine sent them.
+    /// Whether they had not entered the network stack by a device: this machine sent them, or a
+    /// device was about to pass them to it.
     pub sent: bool,
     /// Packets on the wire. A large packet counts as its segments.
     #[serde(deserialize_with = "count")]
@@ -40,4 +41,13 @@ pub struct DroppedPackets {
     /// Bytes of what is left of them, with the headers that are not removed yet.
     #[serde(deserialize_with = "count")]
     pub bytes: u64,
+}
+
+impl DroppedPackets {
+    /// Whether this machine sent them. Others that had not entered were to wait for a CPU, or an
+    /// XDP program of a veth dropped them.
+    pub fn is_sent(&self) -> bool {
+        let arrives = ["enqueue_to_backlog", "veth_xdp_rcv_skb"].contains(&self.function.as_str());
+        self.sent && !arrives && self.reason != "CPU_BACKLOG"
+    }
 }

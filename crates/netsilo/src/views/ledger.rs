@@ -93,9 +93,7 @@ pub(crate) fn drop_row(row: &DropRow) -> Vec<Styled> {
         Some(port) => format!("{from}{} {port}", row.protocol),
         None => format!("{from}{}", or_dash(&row.protocol)),
     };
-    // The last part is the service, pod or session.
-    let owner = row.cgroup.as_ref().and_then(|it| it.rsplit('/').next());
-    let port = port + &owner.map_or_else(String::new, |owner| format!(" of {owner}"));
+    let port = port + &row.owner().map_or_else(String::new, |owner| format!(" of {owner}"));
     let elsewhere = match row.netns {
         Some(netns) => format!(" (netns {netns})"),
         None => String::new(),

@@ -151,7 +151,9 @@ fn captured_by(netdev: &NetdevLine) -> Option<String> {
     let program = |line: &CaptureLine| {
         let Holder { tgid, comm } = &line.holder;
         let lost = (line.lost_per_s > 0.0).then(|| format!(", loses {}/s", count(line.lost_per_s)));
-        let text = format!("{comm} (pid {tgid}) takes {} packets/s", count(line.packets_per_s));
+        let of = if line.of_all_netdevs { " of all netdevs" } else { "" };
+        let rate = count(line.packets_per_s);
+        let text = format!("{comm} (pid {tgid}) takes {rate} packets/s{of}");
         text + &lost.unwrap_or_default()
     };
     let all = &netdev.captured_by;

@@ -3,7 +3,7 @@
 
 use std::fs::File;
 use std::net::{Ipv4Addr, SocketAddrV4, TcpListener, TcpStream, UdpSocket};
-use std::os::fd::AsFd as _;
+use std::os::fd::{AsFd as _, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::thread;
@@ -16,6 +16,8 @@ use tempfile::TempDir;
 
 /// Packets of each cause.
 pub(crate) const SENT: u64 = 200;
+/// Packets that wait in the NFQUEUE of port 7025.
+pub(crate) const IN_QUEUE: u32 = 10;
 /// The machine that sends, and the one under test.
 const PEER: Ipv4Addr = Ipv4Addr::new(192, 0, 2, 1);
 const HOST: Ipv4Addr = Ipv4Addr::new(192, 0, 2, 2);
@@ -41,6 +43,7 @@ table netdev early {
 }
 RULES
 iptables -A INPUT -p udp --dport 7004 -j NFQUEUE --queue-num 7
+iptables -A INPUT -p udp --dport 7025 -j NFQUEUE --queue-num 8
 tc qdisc add dev veth0 clsact
 tc filter add dev veth0 ingress bpf direct-action object-file $OBJECT section tc/ingress
 tc filter add dev veth0 egress bpf direct-action object-file $OBJECT section tc/egress
@@ -171,6 +174,36 @@ fn send_raw() {
     }
 }
 
+/// Binds a socket to an NFQUEUE that holds so many packets (`linux/netfilter/nfnetlink_queue.h`).
+fn bind_queue(number: u16, most: u32) -> OwnedFd {
+    const NFQNL_MSG_CONFIG: u16 = 3 << 8 | 2;
+    const REQUEST_WITH_ACK: u16 = 1 | 4;
+    let flags = SocketFlags::CLOEXEC;
+    let protocol = Some(rustix::net::netlink::NETFILTER);
+    let socket =
+        rustix::net::socket_with(AddressFamily::NETLINK, SocketType::RAW, flags, protocol).unwrap();
+    // NFQA_CFG_CMD with BIND, NFQA_CFG_PARAMS with COPY_META, NFQA_CFG_QUEUE_MAXLEN
+    let bound = most.to_be_bytes();
+    for (kind, value) in [(1_u16, &[1, 0, 0, 0][..]), (2, &[0, 0, 0, 0, 1]), (3, &bound)] {
+        let mut message = vec![0; 16];
+        message.extend([0, 0]);
+        message.extend(number.to_be_bytes());
+        message.extend((value.len() as u16 + 4).to_ne_bytes());
+        message.extend(kind.to_ne_bytes());
+        message.extend(value);
+        message.resize(message.len().next_multiple_of(4), 0);
+        let length = message.len() as u32;
+        message[..4].copy_from_slice(&length.to_ne_bytes());
+        message[4..6].copy_from_slice(&NFQNL_MSG_CONFIG.to_ne_bytes());
+        message[6..8].copy_from_slice(&REQUEST_WITH_ACK.to_ne_bytes());
+        rustix::net::send(&socket, &message, SendFlags::empty()).unwrap();
+        let mut answer = [0; 64];
+        rustix::net::recv(&socket, &mut answer, rustix::net::RecvFlags::empty()).unwrap();
+        assert_eq!(answer[16..20], [0; 4], "the kernel refuses attribute {kind}");
+    }
+    socket
+}
+
 /// The machines with their rules, routes, devices and sockets.
 pub(crate) struct Losses {
     cable: Cable,
@@ -183,6 +216,8 @@ pub(crate) struct Losses {
     /// Many sockets that share a translation.
     many: Vec<UdpSocket>,
     _listener: TcpListener,
+    /// A program that gives no verdicts on what is in the NFQUEUE of port 7025.
+    _queue: OwnedFd,
 }
 
 impl Losses {
@@ -210,9 +245,10 @@ impl Losses {
             rustix::net::listen(&listener, 0).unwrap();
             listener
         });
+        let _queue = within(host, || bind_queue(8, IN_QUEUE));
         let lossy = [full, translated, elsewhere];
         let (_programs, closed, _listener) = (folder, Some(closed), listener);
-        Self { cable, _programs, lossy, closed, senders, many, _listener }
+        Self { cable, _programs, lossy, closed, senders, many, _listener, _queue }
     }
 
     /// The namespaces of the machine that sends, and of the one under test.
@@ -224,7 +260,7 @@ impl Losses {
     pub(crate) fn send(&mut self) {
         within(&self.cable.0[0], || {
             let sender = udp(PEER, 0);
-            for port in [7000, 7001, 7002, 7004, 7005, 7020, 7022, 7023] {
+            for port in [7000, 7001, 7002, 7004, 7005, 7020, 7022, 7023, 7025] {
                 send(&sender, HOST, port);
             }
             send(&udp(Ipv4Addr::new(198, 18, 0, 1), 0), HOST, 7011);

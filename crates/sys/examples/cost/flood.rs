@@ -1,6 +1,6 @@
 //! A thread that sends UDP packets over the loopback of its own network namespace, where an
-//! nftables rule drops them. With the kernel's usual accounting, the packets' whole way counts as
-//! CPU time of the thread.
+//! nftables rule drops them, or a socket that nobody reads. With the kernel's usual accounting, the
+//! packets' whole way counts as CPU time of the thread.
 
 use std::error::Error;
 use std::net::UdpSocket;
@@ -31,12 +31,12 @@ pub(crate) struct Flood {
 }
 
 impl Flood {
-    /// `per_s` packets per second; 0: as many as possible.
-    pub(crate) fn start(per_s: u64) -> Result<Self, Box<dyn Error>> {
+    /// `per_s` packets per second; 0: as many as possible. They go to a full socket or to a rule.
+    pub(crate) fn start(per_s: u64, to_socket: bool) -> Result<Self, Box<dyn Error>> {
         let flood = Self { sent: Arc::default(), cpu_ns: Arc::default() };
         let (sent, cpu_ns) = (flood.sent.clone(), flood.cpu_ns.clone());
         let (ready, started) = channel();
-        std::thread::spawn(move || send(per_s, &sent, &cpu_ns, &ready));
+        std::thread::spawn(move || send(per_s, to_socket, &sent, &cpu_ns, &ready));
         started.recv()??;
         Ok(flood)
     }
@@ -57,12 +57,13 @@ impl Flood {
 
 fn send(
     per_s: u64,
+    to_socket: bool,
     sent: &AtomicU64,
     cpu_ns: &AtomicU64,
     ready: &Sender<Result<(), std::io::Error>>,
 ) {
-    let socket = match prepare() {
-        Ok(socket) => socket,
+    let (socket, _unread) = match prepare(to_socket) {
+        Ok(sockets) => sockets,
         Err(error) => return ready.send(Err(error)).unwrap_or_default(),
     };
     let (start, mut batches) = (Instant::now(), 0);
@@ -84,15 +85,16 @@ fn send(
     }
 }
 
-/// The socket, in a network namespace with [`RULES`].
+/// The socket that sends, in a network namespace with [`RULES`], and one that nobody reads.
 #[allow(unsafe_code)]
-fn prepare() -> std::io::Result<UdpSocket> {
+fn prepare(to_socket: bool) -> std::io::Result<(UdpSocket, UdpSocket)> {
     // SAFETY: CLONE_NEWNET alone changes no memory, descriptor or credential.
     unsafe { rustix::thread::unshare_unsafe(UnshareFlags::NEWNET) }?;
     if !Command::new("sh").args(["-ec", RULES]).status()?.success() {
         return Err(std::io::Error::other("cannot add the nftables rule"));
     }
     let socket = UdpSocket::bind("127.0.0.1:0")?;
-    socket.connect("127.0.0.1:9")?;
-    Ok(socket)
+    let unread = UdpSocket::bind("127.0.0.1:10")?;
+    socket.connect(if to_socket { "127.0.0.1:10" } else { "127.0.0.1:9" })?;
+    Ok((socket, unread))
 }

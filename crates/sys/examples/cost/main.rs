@@ -13,6 +13,7 @@
 //! With a load of its own, in a network namespace of its own:
 //!
 //!     cost 5 drops flood=100000  an nftables rule drops 100,000 packets per second
+//!     cost 5 drops flood to-socket  as fast as possible, to a socket that nobody reads
 //!     cost 0.5 flood pairs=40    CPU time of a dropped packet in slices of half a second with and
 //!                                without programs, without the kernel's statistics
 #![allow(clippy::print_stdout, reason = "an example speaks to its user")]
@@ -44,7 +45,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     let flood = words
         .iter()
         .any(|word| word.starts_with("flood"))
-        .then(|| Flood::start(per_s))
+        .then(|| Flood::start(per_s, asked("to-socket")))
         .transpose()?;
     if let Some(pairs) = number("pairs=") {
         return compare(&flood.ok_or("pairs of what? add flood")?, pairs.parse()?, time);

@@ -292,6 +292,7 @@ pub(crate) fn sampled(times: &Mapped) -> (Sampling, u64) {
             (layout::TIME_READS, &mut sampling.reads),
             (layout::TIME_SOFTIRQS, &mut sampling.softirqs),
             (layout::TIME_OTHER_POLLS, &mut sampling.other_polls),
+            (layout::TIME_DROPS, &mut sampling.drops),
         ];
         for (first, all) in kinds {
             all.events += word(first + layout::SAMPLE_EVENTS);

@@ -7,7 +7,8 @@
  * and TCP clears it, so the device is believed only if it is the one through which the packet
  * entered (skb_iif) or that of its route; else only that number is known. The network namespace is
  * that of the socket that should have received the packet, or of the device; of skb->sk only where
- * there is no device, because a packet from a veth still has the socket of its sender.
+ * there is no device or the packet is sent, because one from a veth still has the socket of its
+ * sender. Packets that wait for a CPU have not entered, but arrive.
  *
  * The packet's own fields are loaded. What they point to is probed, which takes some 30 ns each
  * time (evidence/drops.md), because skb->dev may be a number, skb->sk too before 6.9, and rx_sk may
@@ -18,6 +19,7 @@
 #define TABLE drops
 #include "count.h"
 #include "pieces.h"
+#include "time.h"
 #include <bpf/bpf_tracing.h>
 
 /* The kernel gives clients ports from here on (default of net.ipv4.ip_local_port_range). */
@@ -64,12 +66,32 @@ static __always_inline const struct net_device *route_dev(const struct sk_buff *
 	return route ? BPF_CORE_READ(route, dev) : NULL;
 }
 
-/* Whether it is more than the beginning of a socket: a request or what is left in TIME_WAIT. */
-static __always_inline bool is_full(const struct sock *sk)
-{
-	u8 state = BPF_CORE_READ(sk, __sk_common.skc_state);
+/* Kernels whose verifier guards loads have it (6.2). The result may be NULL, and be loaded from. */
+void *bpf_rdonly_cast(const void *pointer, u32 type) __ksym __weak;
 
-	return state != TCP_TIME_WAIT && state != TCP_NEW_SYN_RECV;
+struct owner {
+	u32 netns;
+	u64 cgroup;
+};
+
+static __always_inline struct owner owner_of(const struct sock *sk, bool loads)
+{
+	struct owner owner = {};
+	u8 state;
+
+	if (loads) {
+		sk = bpf_rdonly_cast(sk, bpf_core_type_id_kernel(struct sock));
+		owner.netns = sk->__sk_common.skc_net.net->ns.inum;
+		state = sk->__sk_common.skc_state;
+	} else {
+		owner.netns = BPF_CORE_READ(sk, __sk_common.skc_net.net, ns.inum);
+		state = BPF_CORE_READ(sk, __sk_common.skc_state);
+	}
+	/* A request, or what is left in TIME_WAIT, is only the beginning of a socket. */
+	if (state == TCP_TIME_WAIT || state == TCP_NEW_SYN_RECV || !bpf_core_field_exists(sk->sk_cgrp_data.cgroup))
+		return owner;
+	owner.cgroup = loads ? sk->sk_cgrp_data.cgroup->kn->id : BPF_CORE_READ(sk, sk_cgrp_data.cgroup, kn, id);
+	return owner;
 }
 
 /*
@@ -92,6 +114,22 @@ static __always_inline struct slot *slot_of_drop(struct key *key, bool *fresh)
 	return slot;
 }
 
+/* How many drops this one stands for; 0: do not examine it. */
+static __always_inline u32 drop_weight(void)
+{
+	struct cpu_time *time = this_cpu();
+
+	return time ? weight_within(&time->drops, bpf_jiffies64() >> 8, machine.drops) : 1;
+}
+
+/* Whether it comes from a netdev: it entered, or its data begin after its Ethernet header. */
+static __always_inline bool arrives(const struct sk_buff *skb)
+{
+	u16 ethernet = skb->mac_header;
+
+	return skb->skb_iif || (ethernet != (u16)~0 && skb->head + ethernet != skb->data);
+}
+
 /* `loads`: whether the verifier guards loads from addresses that may be user space's (6.10). */
 static __always_inline int count_drop(const struct sk_buff *skb, u64 place, u32 reason, const struct sock *sk, bool loads)
 {
@@ -101,17 +139,26 @@ static __always_inline int count_drop(const struct sk_buff *skb, u64 place, u32 
 	struct key key = {};
 	struct slot *slot;
 	u32 netns = 0;
-	bool fresh;
+	bool fresh, sent = !arrives(skb);
+	u32 weight;
+
+	/* Messages of netlink and Unix sockets; a full NFQUEUE frees one with each packet. */
+	if (!ethertype && !dev && !iif)
+		return 0;
+	weight = drop_weight();
+	if (!weight)
+		return 0;
 
 	/* What is forwarded has the netdev by which it was to leave, as its route does. */
 	if (iif && ifindex != iif && !(dev && route_dev(skb) == dev))
 		dev = NULL;
-	if (!sk && !(iif && dev))
+	if (!sk && (sent || !dev))
 		sk = BPF_CORE_READ(skb, sk);
 	if (sk) {
-		netns = BPF_CORE_READ(sk, __sk_common.skc_net.net, ns.inum);
-		if (is_full(sk) && bpf_core_field_exists(sk->sk_cgrp_data.cgroup))
-			key.word[LAYOUT_DROP_CGROUP] = BPF_CORE_READ(sk, sk_cgrp_data.cgroup, kn, id);
+		struct owner owner = owner_of(sk, loads);
+
+		netns = owner.netns;
+		key.word[LAYOUT_DROP_CGROUP] = owner.cgroup;
 	}
 	if (!netns && dev && loads && ifindex == iif)
 		netns = dev->nd_net.net->ns.inum;
@@ -121,11 +168,11 @@ static __always_inline int count_drop(const struct sk_buff *skb, u64 place, u32 
 	key.word[LAYOUT_DROP_REASON_ETHERTYPE] = (u64)reason << 32 | ethertype;
 	key.word[LAYOUT_DROP_IFINDEX_NETNS] = (u64)(iif ? iif : dev ? ifindex : 0) << 32 | netns;
 	/* A packet that is sent has its own port in the socket. */
-	if (!iif && sk)
+	if (sent && sk)
 		key.word[LAYOUT_DROP_PORT] = (u32)BPF_CORE_READ(sk, sk_protocol) << 16 | BPF_CORE_READ(sk, __sk_common.skc_num);
 	else
 		key.word[LAYOUT_DROP_PORT] = target_of(skb, ethertype);
-	if (!iif && (key.word[LAYOUT_DROP_PORT] & 0xffff) >= FIRST_OF_CLIENTS)
+	if (sent && (key.word[LAYOUT_DROP_PORT] & 0xffff) >= FIRST_OF_CLIENTS)
 		key.word[LAYOUT_DROP_PORT] &= ~0xffffull;
 	key.word[LAYOUT_DROP_PORT] |= (u64)!iif << LAYOUT_DROP_SENT_BIT;
 	slot = slot_of_drop(&key, &fresh);
@@ -133,7 +180,7 @@ static __always_inline int count_drop(const struct sk_buff *skb, u64 place, u32 
 		return 0;
 	if (fresh && dev && (!iif || ifindex == iif))
 		bpf_probe_read_kernel(slot->label, sizeof(slot->label), &dev->name);
-	add(slot, skb->data_len ? pieces_of(skb) : 1, skb->len);
+	add(slot, weight * (u64)(skb->data_len ? pieces_of(skb) : 1), weight * (u64)skb->len);
 	return 0;
 }
 

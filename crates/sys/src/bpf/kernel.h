@@ -180,6 +180,7 @@ struct sk_buff {
 	u8 sw_hash : 1;
 	u32 napi_id;
 	__be16 protocol;
+	u16 mac_header;
 	u16 network_header;
 	u16 transport_header;
 	u32 len, data_len;

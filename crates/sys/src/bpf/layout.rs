@@ -41,7 +41,7 @@ layout! {
     DROP_IFINDEX_NETNS = 2;
     DROP_PORT = 3;
     DROP_CGROUP = 4;
-    /// The bit of the word `DROP_PORT` that is set for packets that did not enter by a device.
+    /// The bit of the word `DROP_PORT` that is set for packets that had not entered the stack.
     DROP_SENT_BIT = 32;
     // and of the key in `bpf/datagrams.bpf.c`
     DATAGRAM_NETNS = 0;
@@ -96,7 +96,8 @@ layout! {
     TIME_READS = 17;
     TIME_SOFTIRQS = TIME_READS + SAMPLE_WORDS;
     TIME_OTHER_POLLS = TIME_SOFTIRQS + SAMPLE_WORDS;
-    TIME_WORDS = TIME_OTHER_POLLS + SAMPLE_WORDS;
+    TIME_DROPS = TIME_OTHER_POLLS + SAMPLE_WORDS;
+    TIME_WORDS = TIME_DROPS + SAMPLE_WORDS + 3;
     // `struct sample` of `bpf/sample.h`, in words
     SAMPLE_EVENTS = 0;
     SAMPLE_EXAMINED = 1;
@@ -107,7 +108,8 @@ layout! {
     MACHINE_SLOTS = 1;
     MACHINE_MARKS = 2;
     MACHINE_QUOTA = 3;
-    MACHINE_WORDS = 4;
+    MACHINE_DROPS = 4;
+    MACHINE_WORDS = 5;
 
     // `struct demand` of `bpf/flow.h`, in words
     DEMAND_ASKED = 0;

@@ -180,6 +180,8 @@ pub(crate) struct LoadContext {
     /// How many events of each kind a CPU examines in each tick before it starts to sample
     /// (`bpf/sample.h`).
     pub(crate) quota: u32,
+    /// The same for dropped packets, in their longer tick.
+    pub(crate) quota_of_drops: u32,
 }
 
 /// A loaded object with the state of each of its hooks. Dropping it detaches the programs.
@@ -403,6 +405,7 @@ fn try_load(source: &Source, programs: &[&str], context: &LoadContext) -> Result
             machine[layout::MACHINE_SLOTS] = slots;
             machine[layout::MACHINE_MARKS] = marks;
             machine[layout::MACHINE_QUOTA] = context.quota;
+            machine[layout::MACHINE_DROPS] = context.quota_of_drops;
             let machine = machine.map(u32::to_ne_bytes).concat();
             constants.iter_mut().zip(machine).for_each(|(to, from)| *to = from);
         }

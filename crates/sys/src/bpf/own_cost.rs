@@ -38,16 +38,16 @@ pub(crate) fn estimate(attribution: &Attribution, unlisted: Unlisted) -> Countin
     let interrupts = sum(&mut times
         .map(|time| time.hardirqs + time.ipis + time.reschedules.map_or(0, |all| all.count)));
     // A dropped packet takes as much as an examined read.
-    let drops = sum(&mut attribution.drops.iter().map(|row| row.packets));
+    let drops = sampling.drops;
     let calls = unlisted.read_programs * sampling.reads.events
         + 2 * sampling.softirqs.events
         + polls
         + unlisted.wakeups
-        + drops
+        + drops.events
         + 2 * interrupts
         + unlisted.packet_programs * packets;
     let examined = 3 * sampling.softirqs.examined + sampling.other_polls.examined + 2 * interrupts;
-    let examined_ns = (sampling.reads.examined + drops) * READ_NS + examined * EXAMINED_NS;
+    let examined_ns = (sampling.reads.examined + drops.examined) * READ_NS + examined * EXAMINED_NS;
     CountingCost { ns: calls * CALL_NS + examined_ns, measured: false }
 }
 

@@ -18,7 +18,9 @@ struct cpu_time {
 	struct sample reads;
 	struct sample softirqs;
 	struct sample other_polls; /* Polls outside of softirqs, wakeups by and of their kthreads. */
-}; /* Four cache lines, so that no two CPUs share one. */
+	struct sample drops;       /* Dropped packets. */
+	u64 unused[3];
+}; /* Five cache lines, so that no two CPUs share one. */
 AT_WORD(struct cpu_time, net_rx_ns, LAYOUT_TIME_NET_RX_NS);
 AT_WORD(struct cpu_time, net_tx_ns, LAYOUT_TIME_NET_TX_NS);
 AT_WORD(struct cpu_time, other_softirq_ns, LAYOUT_TIME_OTHER_SOFTIRQ_NS);
@@ -34,6 +36,7 @@ AT_WORD(struct cpu_time, irq_since, LAYOUT_TIME_IRQ_SINCE);
 AT_WORD(struct cpu_time, reads, LAYOUT_TIME_READS);
 AT_WORD(struct cpu_time, softirqs, LAYOUT_TIME_SOFTIRQS);
 AT_WORD(struct cpu_time, other_polls, LAYOUT_TIME_OTHER_POLLS);
+AT_WORD(struct cpu_time, drops, LAYOUT_TIME_DROPS);
 SIZE_OF(struct cpu_time, 8 * LAYOUT_TIME_WORDS);
 
 /* Shared by all objects that read it. */

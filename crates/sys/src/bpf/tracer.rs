@@ -49,8 +49,7 @@ pub struct Options {
     /// Which rx queue received which flow, with the NIC's hash of each flow. Examines the headers
     /// of each packet.
     pub arrivals: bool,
-    /// Which packets the kernel drops, and why. Examines each dropped packet, also in pauses unless
-    /// there are many.
+    /// Which packets the kernel drops, and why. Runs for each dropped packet, also in pauses.
     pub drops: bool,
     /// What packet sockets take and lose. Each reading examines the open files of all processes.
     pub packet_sockets: bool,
@@ -59,7 +58,7 @@ pub struct Options {
     /// How long threads that read sockets wait for a CPU. Examines every wakeup and context switch.
     pub runqueue: bool,
     /// How many reads, polls and softirqs (each) a CPU examines per second before it samples
-    /// ([`Attribution::sampling`]). `None`: all.
+    /// ([`Attribution::sampling`]). Of dropped packets it examines more. `None`: all.
     pub examined_per_s: Option<u64>,
 }
 
@@ -131,15 +130,9 @@ pub struct Tracer {
     before: Before,
     /// Since when dropped packets are counted for the next read; `None` while they are not.
     drops_since: Option<Instant>,
-    /// Whether the last window had more than [`FEW_DROPS`].
-    many_drops: bool,
     /// The counts of the last pause, of which the next read gets the dropped packets.
     in_pause: Option<Attribution>,
 }
-
-/// Up to this many dropped packets per second are also counted in pauses: they take 0.014% of a CPU
-/// ([`own_cost`]). Then no burst between two windows is missed.
-const FEW_DROPS: f64 = 1000.0;
 
 /// How long flows are recorded after a consumer last needed its flow. It is long so that rare
 /// connections are matched too.
@@ -150,6 +143,13 @@ const EXAMINED_PER_S: u64 = 8_000;
 
 /// The same for [`Options::of_check`]: about 1 % of a CPU.
 const EXAMINED_PER_S_BY_CHECK: u64 = 64_000;
+
+/// How many dropped packets a CPU examines per second before it samples: 2 % of a CPU. Packets are
+/// often dropped in bursts, hence their longer tick.
+const DROPS_EXAMINED_PER_S: u64 = 100_000;
+
+/// The tick of dropped packets (`bpf/drops.bpf.c`).
+const JIFFIES_OF_DROPS: u64 = 256;
 
 /// The tables that the programs count in.
 struct Tables {
@@ -219,7 +219,6 @@ impl Tracer {
             windowed: false,
             before: Before::default(),
             drops_since: None,
-            many_drops: false,
             in_pause: None,
         };
         if options.packet_sockets {
@@ -302,13 +301,12 @@ impl Tracer {
     }
 
     /// Detaches the programs, so that tracing costs nothing. They stay loaded and their counts can
-    /// still be read. Dropped packets are counted further while they are few.
+    /// still be read. Dropped packets are counted further, so that no burst between two windows is
+    /// missed.
     pub fn pause(&mut self) {
         self.sampler.iter_mut().for_each(Sampler::detach);
-        let many = self.many_drops;
-        let pausing = self.loaded.iter_mut().filter(|loaded| many || !loaded.counts_drops());
+        let pausing = self.loaded.iter_mut().filter(|loaded| !loaded.counts_drops());
         pausing.chain(&mut self.flows).for_each(Loaded::detach);
-        self.drops_since = self.drops_since.filter(|_| !many);
         self.attached += self.since.take().map_or(Duration::ZERO, |since| since.elapsed());
         self.windowed = true;
     }
@@ -411,11 +409,10 @@ impl Tracer {
             attribution.drops.extend(paused.drops);
             attribution.drops_elapsed += paused.drops_elapsed;
             attribution.lost_events += paused.lost_events;
+            attribution.sampling.drops.add(paused.sampling.drops);
             let cost = attribution.cost.iter_mut().zip(paused.cost);
             cost.for_each(|(cost, paused)| cost.ns += paused.ns);
         }
-        let packets: u64 = attribution.drops.iter().map(|row| row.packets).sum();
-        self.many_drops = packets as f64 > FEW_DROPS * attribution.drops_elapsed.as_secs_f64();
         attribution.elapsed =
             self.attached + self.since.map_or(Duration::ZERO, |since| end - since);
         self.attached = Duration::ZERO;
@@ -538,6 +535,9 @@ impl Tables {
         let demand = mappable_array("netsilo_demand", (DEMAND_WORDS * 8) as u32, 1)?;
         let window = mappable_array("netsilo_window", 8, 1)?;
         let quota = options.examined_per_s.map_or(u32::MAX, per_tick);
+        let drops_per_s = options.examined_per_s.map(|_| DROPS_EXAMINED_PER_S);
+        let quota_of_drops =
+            drops_per_s.map_or(u32::MAX, |per_s| per_tick(per_s * JIFFIES_OF_DROPS));
         let tables = Self {
             window: Mapped::new(window.as_fd(), 8)?,
             record_until: None,
@@ -588,7 +588,7 @@ impl Tables {
         maps.extend(tables.waits.as_ref().map(Waits::map).transpose()?);
         tables.begin_window();
         tables.demand.words()[layout::DEMAND_NOTING].store(1, Ordering::Relaxed);
-        Ok((tables, LoadContext { maps, cpus, slots, quota }))
+        Ok((tables, LoadContext { maps, cpus, slots, quota, quota_of_drops }))
     }
 
     /// Drops intervals that began in an earlier window. Call it while nothing is attached.

@@ -1,6 +1,7 @@
 //! Findings on packets lost between the NIC and the reader, from the [ledger](super::ledger), with
 //! remedies for the stage that loses them.
 
+mod decided;
 mod device;
 mod kernel;
 mod lost;
@@ -17,6 +18,7 @@ use crate::judge::findings::cpu_work::CpuWork;
 use crate::judge::findings::finding::{Finding, Severity};
 use crate::judge::findings::id::FindingId;
 use crate::judge::findings::judged::Judged;
+use crate::judge::findings::loss::decided::on_purpose;
 use crate::judge::findings::loss::lost::{all_of, grown, sysctl, sysctl_number};
 use crate::judge::ledger::Ledger;
 use crate::judge::limits::raised;
@@ -263,11 +265,15 @@ fn nothing(analysis: &Analysis<'_>, ledger: &Ledger) -> Option<Finding> {
         && is_known(LossStage::Backlog)
         && is_known(LossStage::Socket);
     let lost = ledger.most_lost().is_some() || ledger.may_have_lost();
+    let counted = in_words(&ledger.coverage);
     (known && !lost).then(|| Finding {
         id: FindingId::NothingLost,
         severity: Severity::Ok,
         subject: Subject::Machine,
-        title: format!("nothing was lost in the stages {}", in_words(&ledger.coverage)),
+        title: match on_purpose(ledger) {
+            Some(dropped) => format!("{dropped}; nothing was lost in the stages {counted}"),
+            None => format!("nothing was lost in the stages {counted}"),
+        },
         evidence: ledger
             .stages
             .iter()

@@ -87,13 +87,14 @@ fn severity(stage: LossStage, known: bool, per_s: f64) -> Severity {
     }
 }
 
-/// `NEIGH_FAILED in arp_error_report, eth0, udp 53`.
+/// `NEIGH_FAILED in arp_error_report, eth0, udp 53, of dns.service`.
 fn place(row: &DropRow) -> Evidence {
     let port = row.port.map_or_else(String::new, |port| format!(" {port}"));
     let by = if row.function.is_empty() { "a hidden function" } else { &row.function };
     let reason = if row.reason.is_empty() { "no reason" } else { &row.reason };
     let protocol = format!("{}{port}", row.protocol);
-    let parts = [format!("{reason} in {by}"), row.netdev.clone(), protocol];
+    let owner = row.owner().map_or_else(String::new, |owner| format!("of {owner}"));
+    let parts = [format!("{reason} in {by}"), row.netdev.clone(), protocol, owner];
     let known: Vec<String> = parts.into_iter().filter(|part| !part.is_empty()).collect();
     Evidence::new(known.join(", "), Measure::Count(row.packets), "skb:kfree_skb")
 }
