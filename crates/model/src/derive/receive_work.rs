@@ -26,6 +26,18 @@ pub struct Bounds {
     pub most: f64,
 }
 
+impl Bounds {
+    /// The share of samples that are hits, with Wilson's interval. There must be a sample.
+    pub fn of_samples(hits: u64, all: u64) -> Self {
+        let (all, share) = (all as f64, hits as f64 / all as f64);
+        let shrunk = DEVIATIONS * DEVIATIONS / all;
+        let middle = (share + shrunk / 2.0) / (1.0 + shrunk);
+        let variance = (share * (1.0 - share) + shrunk / 4.0) / all;
+        let error = DEVIATIONS * variance.sqrt() / (1.0 + shrunk);
+        Self { least: (middle - error).max(0.0), likely: share, most: (middle + error).min(1.0) }
+    }
+}
+
 /// The sampled division of softirqs.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct MovableShare {
@@ -99,4 +111,21 @@ pub fn pinned_readers(attribution: &Attribution) -> Vec<CpuSet> {
     let all: f64 = attribution.consumption.iter().map(|row| row.bytes as f64).sum();
     bytes.retain(|(_, bytes)| *bytes >= LEAST_PINNED * all);
     bytes.into_iter().map(|(cpus, _)| cpus.clone()).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn more_samples_bound_a_share_more_closely() {
+        let percent = |hits, all| {
+            let it = Bounds::of_samples(hits, all);
+            [it.least, it.likely, it.most].map(|share| (share * 100.0).round())
+        };
+        assert_eq!(percent(4, 13), [12.0, 31.0, 58.0]);
+        assert_eq!(percent(40, 100), [31.0, 40.0, 50.0]);
+        assert_eq!(percent(400, 1000), [37.0, 40.0, 43.0]);
+        assert_eq!([percent(0, 1), percent(5, 5)], [[0.0, 0.0, 80.0], [56.0, 100.0, 100.0]]);
+    }
 }

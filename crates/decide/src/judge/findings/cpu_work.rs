@@ -1,12 +1,14 @@
 //! [`CpuWork`]: the time of one CPU, and the queues polled on it.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
-use netsilo_model::derive::analysis::Analysis;
+use netsilo_model::derive::analysis::{Analysis, sum};
 use netsilo_model::derive::cpu_time::CpuTimeShares;
+use netsilo_model::derive::receive_work::Bounds;
 use netsilo_model::derive::silo::Silo;
 use netsilo_model::drivers::loss_stage::LossStage;
 use netsilo_model::machine::cpuset::CpuId;
+use netsilo_model::snapshot::stage_samples::ReceiveStage;
 use netsilo_model::snapshot::subject::Subject;
 
 use crate::judge::evidence::{Evidence, Measure};
@@ -24,6 +26,8 @@ pub(super) struct CpuWork<'a> {
     pub(super) split: CpuTimeShares,
     /// Queues polled on this CPU.
     pub(super) queues: Vec<&'a Silo>,
+    /// Samples of its receive work by stage; `None` if there are none.
+    pub(super) stages: Option<&'a BTreeMap<ReceiveStage, u64>>,
 }
 
 impl<'a> CpuWork<'a> {
@@ -35,10 +39,13 @@ impl<'a> CpuWork<'a> {
                 || (silo.packets_per_s.is_none() && interrupted())
         };
         let queues = analysis.silos.queues.iter().filter(polled).collect();
+        let stages = analysis.observation.attribution.stages.as_ref();
+        let stages = stages.filter(|it| it.refused.is_none()).and_then(|it| it.cpus.get(&cpu));
         Self {
             cpu,
             split: CpuTimeShares::from_observation(analysis.observation, &analysis.rates, cpu),
             queues,
+            stages: stages.filter(|it| it.values().any(|count| *count > 0)),
         }
     }
 
@@ -72,6 +79,32 @@ impl<'a> CpuWork<'a> {
         self.idle().is_some_and(|idle| idle >= IDLE)
     }
 
+    /// Number of samples of its receive work.
+    pub(super) fn samples(&self) -> u64 {
+        sum(self.stages.into_iter().flat_map(BTreeMap::values).copied())
+    }
+
+    /// The share of its receive work in a stage; `None` if no sample hit it.
+    pub(super) fn stage(&self, stage: ReceiveStage) -> Option<Bounds> {
+        let hits = *self.stages?.get(&stage).filter(|hits| **hits > 0)?;
+        Some(Bounds::of_samples(hits, self.samples()))
+    }
+
+    /// The stages of its receive work from 1% on, heaviest first, as evidence.
+    fn stages_in_words(&self) -> Option<Evidence> {
+        let share = |stage: ReceiveStage| Some((stage, self.stage(stage)?.likely));
+        let mut shares: Vec<_> = ReceiveStage::ALL.into_iter().filter_map(share).collect();
+        shares.retain(|(_, share)| *share >= 0.01);
+        shares.sort_by(|a, b| b.1.total_cmp(&a.1));
+        let words = |(stage, share): (ReceiveStage, f64)| {
+            format!("{} {:.0}%", stage.label(), share * 100.0)
+        };
+        let words: Vec<String> = shares.into_iter().map(words).collect();
+        let words = format!("{} of {} samples", words.join(", "), self.samples());
+        let evidence = Evidence::new("receive work", Measure::Text(words), "stack samples");
+        self.stages.map(|_| evidence)
+    }
+
     /// The split of the CPU's time, as evidence.
     pub(super) fn evidence(&self) -> Vec<Evidence> {
         let mut evidence = Vec::new();
@@ -101,6 +134,7 @@ impl<'a> CpuWork<'a> {
         evidence.extend(
             self.idle().map(|idle| Evidence::new("idle", Measure::Share(idle), "/proc/stat")),
         );
+        evidence.extend(self.stages_in_words());
         evidence
     }
 }
@@ -129,7 +163,7 @@ mod tests {
     fn a_cpu_is_full_up_to_5_percent_idle_and_has_room_from_50_percent_on() {
         let of = |idle: f64| {
             let split = CpuTimeShares { idle: Some(idle), ..CpuTimeShares::default() };
-            let cpu = CpuWork { cpu: CpuId(0), split, queues: Vec::new() };
+            let cpu = CpuWork { cpu: CpuId(0), split, queues: Vec::new(), stages: None };
             (cpu.is_full(), cpu.has_room())
         };
         assert_eq!([0.05, 0.06].map(of), [(true, false), (false, false)]);

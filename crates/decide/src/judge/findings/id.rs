@@ -52,6 +52,7 @@ finding_ids! {
         SoftirqCalm = "softirq-calm";
         KsoftirqdBusy = "ksoftirqd-busy";
         NetfilterHeavy = "netfilter-heavy";
+        StolenTime = "stolen-time";
         IrqNotWhereAsked = "irq-not-where-asked";
         QueuesShareCore = "queues-share-core";
         ReceiveOnIsolatedCpu = "receive-on-isolated-cpu";

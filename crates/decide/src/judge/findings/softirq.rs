@@ -3,6 +3,7 @@
 mod affinity;
 mod netfilter;
 mod steering;
+mod stolen;
 
 use netsilo_model::derive::analysis::Analysis;
 use netsilo_model::derive::cpu_time::MIN_DIFFERENCE;
@@ -41,7 +42,8 @@ pub(super) fn find(judged: &Judged<'_>) -> Vec<Finding> {
         findings.extend(calm(&load));
     }
     findings.extend(load.iter().filter_map(|it| late(judged, it)));
-    findings.extend(netfilter::find(analysis, &load));
+    findings.extend(load.iter().filter_map(netfilter::find));
+    findings.extend(load.iter().filter_map(|it| stolen::find(analysis, it)));
     findings.extend(affinity::find(judged, &load));
     findings.extend(steering::find(analysis));
     findings.extend(load.iter().filter_map(|it| by_ipis(analysis, it)));

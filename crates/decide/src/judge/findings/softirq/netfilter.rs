@@ -1,6 +1,5 @@
-//! The finding on packet filters that take most of the receive work of a busy CPU.
+//! The finding on packet filters that take a large part of the receive work of a CPU.
 
-use netsilo_model::derive::analysis::Analysis;
 use netsilo_model::snapshot::stage_samples::ReceiveStage;
 
 use crate::judge::evidence::{Evidence, Gain, Measure, Remedy};
@@ -9,47 +8,45 @@ use crate::judge::findings::finding::{Finding, Severity};
 use crate::judge::findings::id::FindingId;
 
 /// From this share of the receive work on, the rules are worth a look.
-const OF_THE_WORK: f64 = 0.3;
+const OF_THE_WORK: f64 = 0.25;
 
 /// From this share of a CPU's time on.
-const OF_THE_CPU: f64 = 0.1;
+const OF_THE_CPU: f64 = 0.05;
 
-/// The CPU on which netfilter takes the most time.
-pub(super) fn find(analysis: &Analysis<'_>, load: &[CpuWork<'_>]) -> Option<Finding> {
-    let part = analysis.stage_share(&[ReceiveStage::Netfilter])?;
-    let busiest = load.iter().max_by(|a, b| a.receiving().total_cmp(&b.receiving()))?;
-    let taken = busiest.receiving() * part;
-    if part < OF_THE_WORK || taken < OF_THE_CPU {
+/// Netfilter takes a large part of a CPU's receive work, and the samples suffice to say so.
+pub(super) fn find(load: &CpuWork<'_>) -> Option<Finding> {
+    let share = load.stage(ReceiveStage::Netfilter)?;
+    let taken = |share: f64| load.receiving() * share;
+    if share.least < OF_THE_WORK || taken(share.least) < OF_THE_CPU {
         return None;
     }
-    let mut evidence: Vec<Evidence> = ReceiveStage::ALL
-        .into_iter()
-        .filter_map(|stage| Some((stage, analysis.stage_share(&[stage])?)))
-        .filter(|(_, share)| *share > 0.0)
-        .map(|(stage, share)| {
-            let what = format!("{} of the receive work of all cpus", stage.label());
-            Evidence::new(what, Measure::Share(share), "stack samples")
-        })
-        .collect();
-    evidence.extend(busiest.evidence());
+    let source = format!("{} stack samples", load.samples());
+    let part = |what: &str, share| Evidence::new(what, Measure::Share(share), source.clone());
+    let mut evidence = vec![
+        part("netfilter, of the receive work", share.likely),
+        part("at least", share.least),
+        part("at most", share.most),
+    ];
+    evidence.extend(load.evidence());
     let remedy = Remedy::new(
         "shorten the way through the rules: sets and maps instead of a rule for each address, \
          packets of known connections first (ct state established,related accept), a flowtable for \
          what is forwarded, notrack for what needs no connection tracking (nft list ruleset)",
         Gain::AtMost {
-            measure: Measure::Share(taken),
-            of: format!("cpu{}'s time", busiest.cpu),
-            basis: "all time in netfilter, if its share is that of all cpus".into(),
+            measure: Measure::Share(taken(share.most)),
+            of: format!("cpu{}'s time", load.cpu),
+            basis: "all time in netfilter".into(),
         },
     );
     Some(Finding {
         id: FindingId::NetfilterHeavy,
-        severity: if busiest.is_full() { Severity::Warning } else { Severity::Info },
-        subject: busiest.subject(),
+        severity: if load.is_full() { Severity::Warning } else { Severity::Info },
+        subject: load.subject(),
         title: format!(
-            "netfilter takes {:.0}% of the receive work, about {:.0}% of its time",
-            part * 100.0,
-            taken * 100.0
+            "netfilter takes {:.0}% to {:.0}% of its receive work, about {:.0}% of its time",
+            share.least * 100.0,
+            share.most * 100.0,
+            taken(share.likely) * 100.0
         ),
         evidence,
         remedies: vec![remedy],
