@@ -1,6 +1,6 @@
 //! Processes that hold sockets: what may keep them from reading.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use serde::{Deserialize, Serialize};
 
@@ -28,6 +28,9 @@ pub struct SocketReader {
     /// Its cgroup in the hierarchy that limits CPU time; `None` if quotas could not be read.
     #[serde(default)]
     pub cgroup: Option<String>,
+    /// The local ports on which it listens (TCP). Empty if it does not, or if they were not read.
+    #[serde(default, skip_serializing_if = "BTreeSet::is_empty")]
+    pub ports: BTreeSet<u16>,
     /// Its threads by id. Empty if there are too many.
     pub threads: BTreeMap<u32, SocketThread>,
 }

@@ -88,17 +88,18 @@ fn buffer(candidate: &Candidate, holders: &Holders) -> SocketBuffer {
 fn readers(root: &Root, sockets: &[Candidate], holders: &Holders) -> SocketReaders {
     let mut readers = SocketReaders::default();
     let mut room = MOST_THREADS;
-    for tgid in
-        sockets.iter().filter_map(|it| holders.get(&it.socket.inode)).flat_map(BTreeMap::keys)
-    {
-        if readers.processes.len() == MOST_PROCESSES {
-            break;
+    for Candidate { socket, .. } in sockets {
+        let port = Some(socket.port).filter(|_| socket.kind == SocketKind::TcpListen);
+        for tgid in holders.get(&socket.inode).into_iter().flat_map(BTreeMap::keys) {
+            if let Some(known) = readers.processes.get_mut(tgid) {
+                known.ports.extend(port);
+            } else if readers.processes.len() < MOST_PROCESSES
+                && let Some(new) = reader(root, *tgid, &mut room, &mut readers.quotas)
+            {
+                let new = SocketReader { ports: port.into_iter().collect(), ..new };
+                readers.processes.insert(*tgid, new);
+            }
         }
-        if readers.processes.contains_key(tgid) {
-            continue;
-        }
-        let Some(reader) = reader(root, *tgid, &mut room, &mut readers.quotas) else { continue };
-        readers.processes.insert(*tgid, reader);
     }
     readers
 }
@@ -136,7 +137,7 @@ fn reader(
             |tid: &String| Some((tid.parse().ok()?, thread(root, &format!("{dir}/task/{tid}"))?));
         threads = tids.iter().filter_map(thread).collect();
     }
-    Some(SocketReader { comm, cgroup, threads })
+    Some(SocketReader { comm, cgroup, threads, ports: BTreeSet::new() })
 }
 
 fn thread(root: &Root, dir: &str) -> Option<SocketThread> {

@@ -64,7 +64,10 @@ pub(super) fn rps_onto(look: &NetdevLook<'_>, targets: &CpuSet) -> RemedyVerdict
         return unknown;
     }
     if targets.is_empty() {
-        let because = "there is no other cpu to steer packets to";
+        let because = match look.analysis.after().topology.online.len() {
+            0 | 1 => "there is no other cpu to steer packets to",
+            _ => "every cpu that may take packets already polls its queues",
+        };
         return RemedyVerdict::new(look, remedy, Claim::NoClearChange, because);
     }
     let goal = Goal { rps: Some(targets.clone()), ..Goal::default() };

@@ -73,6 +73,7 @@ impl Did {
         let reader = SocketReader {
             comm: "dns".into(),
             cgroup: Some("/a/b".into()),
+            ports: [53].into(),
             threads: [(TGID, thread)].into(),
         };
         SocketReaders {
