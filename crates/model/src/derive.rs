@@ -8,6 +8,7 @@ pub mod backlog;
 pub mod coverage;
 pub mod cpu_time;
 pub mod drop_class;
+pub mod drop_judge;
 pub mod flow_steering;
 pub mod forwarding;
 pub mod locality;

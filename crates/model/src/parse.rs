@@ -5,6 +5,7 @@
 //! [`crate::snapshot`]. Computed values do not belong here.
 
 pub mod announced;
+pub mod btf;
 pub mod container;
 pub mod cpu_bandwidth;
 pub mod cpu_lists;

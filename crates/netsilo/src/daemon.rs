@@ -309,7 +309,7 @@ impl<'a> Daemon<'a> {
                     && !reload;
             match seen {
                 Ok(observation) => {
-                    self.sums.add_drops(&observation.attribution);
+                    self.sums.add_drops(&observation);
                     self.learn_cost(&observation, started.elapsed());
                     if is_usable {
                         self.decide(&observation, started.elapsed());

@@ -1,5 +1,5 @@
 //! Tests on vmxnet3 on a real kernel: LRO on a forwarding machine and a ring that bursts overflow
-//! are found, fixed and restored.
+//! are found, fixed and restored, and packets that it sent are no drops.
 
 #![allow(
     clippy::unwrap_used,
@@ -8,9 +8,13 @@
     reason = "clippy lets only functions marked as tests do so"
 )]
 
+use std::net::Ipv4Addr;
+
+use netsilo_decide::judge::dropped::DropRow;
 use netsilo_decide::judge::findings::{Check, Finding, FindingId, Severity};
 use netsilo_decide::plan::Plan;
 use netsilo_lab::{Kernel, Lab, NicModel, Spec, until};
+use netsilo_model::derive::drop_class::DropClass;
 
 const NETSILO: &str = env!("CARGO_BIN_EXE_netsilo");
 const LRO: &str = "ethtool -k eth0 | sed -n 's/^large-receive-offload: //p'";
@@ -29,6 +33,7 @@ fn on_vmxnet3_lro_of_a_forwarder_and_a_short_ring_are_found_fixed_and_restored()
         return;
     }
     let lab = Lab::boot(&Spec::new(Kernel::Newest, NicModel::Vmxnet3)).unwrap();
+    what_it_sent_is_no_loss(&lab);
     a_ring_that_bursts_overflow(&lab);
     lro_of_a_router(&lab);
     lro_of_a_port_of_a_bridge(&lab);
@@ -42,13 +47,27 @@ fn of(check: &Check, id: FindingId) -> Option<&Finding> {
     check.findings.iter().find(|finding| finding.id == id)
 }
 
+/// vmxnet3 frees what it has sent with `dev_kfree_skb_any`, as if it was dropped.
+fn what_it_sent_is_no_loss(lab: &Lab) {
+    let sender = lab.spawn(&sender(Lab::peer_address(0), u64::MAX)).unwrap();
+    let check = check(lab, "5s");
+    sender.stop().unwrap();
+    let all = check.ledger.dropped.unwrap();
+    let of_driver = |row: &&DropRow| row.function.starts_with("vmxnet3_");
+    let rows: Vec<&DropRow> = all.iter().filter(of_driver).collect();
+    let freed: u64 = rows.iter().map(|row| row.packets).sum();
+    println!("{freed} packets sent and freed as dropped");
+    assert!(freed > 100, "{all:#?}");
+    assert!(rows.iter().all(|row| row.class == DropClass::NoLoss), "{rows:#?}");
+}
+
 fn a_ring_that_bursts_overflow(lab: &Lab) {
     lab.sh("ethtool -G eth0 rx 32").unwrap();
     assert_eq!(lab.sh(RING).unwrap().trim(), "32");
     let short = lost(lab);
     assert!(short >= BURSTS, "{BURSTS} bursts of {BURST} lost only {short} to a ring of 32");
 
-    let sender = lab.peer(0).unwrap().spawn(&sender(u64::MAX)).unwrap();
+    let sender = lab.peer(0).unwrap().spawn(&sender(Lab::guest_address(0), u64::MAX)).unwrap();
     let found = until(
         "packets without room",
         || check(lab, "2s"),
@@ -92,16 +111,15 @@ fn lost(lab: &Lab) -> u64 {
     // changing the ring restarts the NIC
     answer();
     let before = count();
-    peer.sh(&sender(BURSTS)).unwrap();
+    peer.sh(&sender(Lab::guest_address(0), BURSTS)).unwrap();
     answer();
     count() - before
 }
 
 /// The command that sends this many bursts.
-fn sender(bursts: u64) -> String {
+fn sender(target: Ipv4Addr, bursts: u64) -> String {
     let helper = netsilo_lab::example(env!("CARGO_MANIFEST_DIR"), "guest_helper").unwrap();
-    let guest = Lab::guest_address(0);
-    format!("exec '{}' bursts {guest} {BURST} {bursts}", helper.display())
+    format!("exec '{}' bursts {target} {BURST} {bursts}", helper.display())
 }
 
 fn lro_of_a_router(lab: &Lab) {

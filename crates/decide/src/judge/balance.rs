@@ -3,7 +3,7 @@
 use std::cmp::Reverse;
 
 use netsilo_model::derive::analysis::Analysis;
-use netsilo_model::derive::drop_class::lost_at;
+use netsilo_model::derive::drop_judge::DropJudge;
 use netsilo_model::drivers::loss_stage::LossStage;
 use netsilo_model::snapshot::attribution::{Examined, Hook, Sampling};
 use netsilo_model::snapshot::datagrams::Datagrams;
@@ -71,12 +71,13 @@ pub(crate) fn balance(analysis: &Analysis<'_>) -> Option<Vec<Balance>> {
     if !is_whole || !attribution.hooks.iter().any(reads) {
         return None;
     }
-    let mut all: Vec<Balance> =
-        attribution.datagrams.iter().map(|it| of_namespace(analysis, *it)).collect();
+    let judge = DropJudge::new(analysis.observation);
+    let of_namespace = |it: &Datagrams| of_namespace(analysis, &judge, *it);
+    let mut all: Vec<Balance> = attribution.datagrams.iter().map(of_namespace).collect();
     // What a macvlan or ipvlan hands to another namespace arrives in one and is read in the other.
     // The namespace of some drops is not known, and events that found no room may have been reads.
     let excess = all.iter().map(|it| it.taken().saturating_sub(it.arrived));
-    let unknown = dropped_within(analysis, 0).saturating_add(attribution.lost_events);
+    let unknown = dropped_within(analysis, &judge, 0).saturating_add(attribution.lost_events);
     let excess = excess.fold(unknown, u64::saturating_add);
     for it in &mut all {
         it.not_accounted = it.arrived.saturating_sub(it.taken()).saturating_sub(excess);
@@ -87,24 +88,26 @@ pub(crate) fn balance(analysis: &Analysis<'_>) -> Option<Vec<Balance>> {
 }
 
 /// The UDP packets that were dropped in a namespace (0: not known) before they left it. Full queues
-/// of netdevs drop what has left.
-fn dropped_within(analysis: &Analysis<'_>, netns: u32) -> u64 {
+/// of netdevs drop what has left, and some NICs' drivers free it as if it was dropped.
+fn dropped_within(analysis: &Analysis<'_>, judge: &DropJudge, netns: u32) -> u64 {
     let within = |drop: &&DroppedPackets| {
         let is_udp = drop.netns == netns && drop.protocol == UDP && !drop.sent;
-        is_udp && !matches!(lost_at(drop), Some(LossStage::Qdisc | LossStage::VirtualDevice))
+        let has_left = judge.was_sent(drop)
+            || matches!(judge.lost_at(drop), Some(LossStage::Qdisc | LossStage::VirtualDevice));
+        is_udp && !has_left
     };
     let drops = analysis.observation.attribution.drops.iter().filter(within);
     drops.fold(0, |sum: u64, drop| sum.saturating_add(drop.packets))
 }
 
-fn of_namespace(analysis: &Analysis<'_>, counted: Datagrams) -> Balance {
+fn of_namespace(analysis: &Analysis<'_>, judge: &DropJudge, counted: Datagrams) -> Balance {
     let netns = counted.netns;
     let Sampling { reads, drops, .. } = analysis.observation.attribution.sampling;
     let error_of = |count: u64, all: Examined| {
         let is_exact = count == 0 || all.is_complete();
         if is_exact { 0.0 } else { all.error((count as f64 / all.events as f64).min(1.0)) }
     };
-    let dropped = dropped_within(analysis, netns);
+    let dropped = dropped_within(analysis, judge, netns);
     Balance {
         netns: (!analysis.after().machine.is_own_netns(netns)).then_some(netns),
         arrived: counted.entered,

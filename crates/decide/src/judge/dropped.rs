@@ -3,7 +3,8 @@
 use std::collections::BTreeMap;
 
 use netsilo_model::derive::analysis::Analysis;
-use netsilo_model::derive::drop_class::{DropClass, lost_at};
+use netsilo_model::derive::drop_class::DropClass;
+use netsilo_model::derive::drop_judge::DropJudge;
 use netsilo_model::drivers::loss_stage::LossStage;
 use netsilo_model::snapshot::drops::DroppedPackets;
 use serde::{Deserialize, Serialize};
@@ -59,10 +60,11 @@ pub(crate) fn dropped(analysis: &Analysis<'_>) -> Option<Vec<DropRow>> {
         return None;
     }
     let seconds = attribution.elapsed.as_secs_f64();
+    let judge = DropJudge::new(analysis.observation);
     let mut sums: BTreeMap<_, u64> = BTreeMap::new();
     for drop in &attribution.drops {
         let netns = (!analysis.after().machine.is_own_netns(drop.netns)).then_some(drop.netns);
-        let (class, stage) = (DropClass::of(drop), lost_at(drop));
+        let (class, stage) = (judge.class(drop), judge.lost_at(drop));
         let full = stage == Some(LossStage::Qdisc) && netns.is_none();
         let class = if full && drops_on_purpose(analysis, drop.ifindex) {
             (DropClass::Decided, None)
@@ -131,10 +133,36 @@ mod tests {
     use netsilo_model::snapshot::attribution::Hook;
     use netsilo_model::snapshot::drops::QUANTITY;
     use netsilo_model::snapshot::observation::Observation;
-    use netsilo_model::synthetic::scene::Scene;
+    use netsilo_model::synthetic::scene::{Scene, SceneNetdev};
+
+    use crate::judge::ledger::ledger;
 
     fn rows(observation: &Observation) -> Option<Vec<DropRow>> {
         dropped(&Analysis::new(observation, &Costs::default()))
+    }
+
+    #[test]
+    fn what_the_nic_has_sent_hides_no_loss_and_is_no_loss() {
+        let netdev =
+            SceneNetdev { name: "eth0".into(), driver: "bnx2".into(), ..SceneNetdev::default() };
+        let mut host = Scene { netdevs: vec![netdev], ..Scene::default() }.observation();
+        let hook = Hook { quantity: QUANTITY.into(), hook: "kfree_skb".into(), refused: None };
+        host.attribution.hooks = vec![hook];
+        host.before.netdevs[0].statistics.insert("tx_packets".into(), 5);
+        host.after.netdevs[0].statistics.insert("tx_packets".into(), 405);
+        let drop = DroppedPackets {
+            function: "bnx2_tx_int".into(),
+            module: Some("bnx2".into()),
+            packets: 400,
+            ..DroppedPackets::default()
+        };
+        host.attribution.drops = vec![drop];
+        let ledger = |host: &Observation| ledger(&Analysis::new(host, &Costs::default()));
+        assert_eq!(ledger(&host).dropped.unwrap()[0].class, DropClass::NoLoss);
+        assert!(!ledger(&host).may_have_lost());
+        host.attribution.drops[0].packets = 40;
+        assert_eq!(ledger(&host).dropped.unwrap()[0].class, DropClass::Unknown);
+        assert!(ledger(&host).may_have_lost());
     }
 
     #[test]

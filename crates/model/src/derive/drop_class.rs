@@ -38,16 +38,22 @@ impl DropClass {
         }
     }
 
-    /// The class of dropped packets.
+    /// The class of dropped packets by their reason and function alone. What was observed may show
+    /// more: see [`crate::derive::drop_judge`].
     pub fn of(drop: &DroppedPackets) -> Self {
         cause(drop).0
     }
 }
 
 /// Where dropped packets were lost, if they were.
-pub fn lost_at(drop: &DroppedPackets) -> Option<LossStage> {
+pub(crate) fn lost_at(drop: &DroppedPackets) -> Option<LossStage> {
     let (class, stage) = cause(drop);
     matches!(class, DropClass::Lost | DropClass::Unknown).then_some(stage)
+}
+
+/// Whether the kernel gave a reason.
+pub(crate) fn has_reason(drop: &DroppedPackets) -> bool {
+    !matches!(drop.reason.as_str(), "" | "NOT_SPECIFIED")
 }
 
 /// What the drop means, and the stage; the latter matters only for packets that were lost.
@@ -57,7 +63,8 @@ fn cause(drop: &DroppedPackets) -> (DropClass, LossStage) {
         row.map(|(class, stage, _)| (*class, *stage))
     };
     let by_function = find(FUNCTIONS, &drop.function);
-    if matches!(drop.reason.as_str(), "" | "NOT_SPECIFIED") || is_number(&drop.reason) {
+    let by_reason = find(REASONS, &drop.reason);
+    if !has_reason(drop) || by_reason.is_none() && is_of_a_module(&drop.reason) {
         return by_function.unwrap_or((DropClass::Unknown, LossStage::Other));
     }
     // `include/net/dropreason-core.h`: all others are full queues, short memory, and packets that
@@ -66,7 +73,7 @@ fn cause(drop: &DroppedPackets) -> (DropClass, LossStage) {
         Some((DropClass::Lost, stage)) => stage,
         _ => LossStage::Other,
     };
-    find(REASONS, &drop.reason).unwrap_or((DropClass::Lost, stage))
+    by_reason.unwrap_or((DropClass::Lost, stage))
 }
 
 /// Whether one of these names is this one; those that end with `*` are beginnings.
@@ -77,9 +84,10 @@ fn matches(names: &[&str], text: &str) -> bool {
     })
 }
 
-/// The numbers of modules (mac80211, Open vSwitch) are not in the kernel's own list.
-fn is_number(reason: &str) -> bool {
-    reason.bytes().all(|byte| byte.is_ascii_digit())
+/// Whether it is a reason of a module (mac80211, Open vSwitch), which is not in the kernel's own
+/// list: a number without a name, or `OVS_DROP_METER`.
+fn is_of_a_module(reason: &str) -> bool {
+    reason.contains("_DROP_") || reason.bytes().all(|byte| byte.is_ascii_digit())
 }
 
 /// A class, a stage, and the names of reasons or functions.
@@ -109,6 +117,11 @@ const REASONS: &[Row] = &[
             "ARP_PVLAN_DISABLE",
             "BRIDGE_INGRESS_STP_STATE",
             "QDISC_CONGESTED",
+            "QDISC_DROP_CONGESTED",
+            "QDISC_DROP_L4S_STEP_NON_ECN",
+            "OVS_DROP_EXPLICIT*",
+            "OVS_DROP_LAST_ACTION",
+            "OVS_DROP_METER",
         ],
     ),
     (
@@ -124,6 +137,7 @@ const REASONS: &[Row] = &[
             "IPV6DISABLED",
             "LOCAL_MAC",
             "NO_TX_TARGET",
+            "RX_DROP_U_UNHANDLED_*",
         ],
     ),
     (
@@ -144,8 +158,11 @@ const REASONS: &[Row] = &[
             "TCP_RESET",
             "TCP_ABORT_ON_DATA",
             "TCP_FASTOPEN",
+            "RX_DROP_U_DUP",
+            "RX_DROP_U_NULL_DATA",
         ],
     ),
+    (DropClass::Lost, LossStage::Other, &["OVS_DROP_*", "RX_DROP_U_*"]),
     (DropClass::Lost, LossStage::Backlog, &["CPU_BACKLOG"]),
     (DropClass::Lost, LossStage::PacketSocket, &["PACKET_SOCK_ERROR"]),
     (DropClass::Lost, LossStage::Neighbour, &["NEIGH_*"]),
@@ -298,6 +315,23 @@ mod tests {
             assert_eq!(class(reason, "some_driver_poll"), DropClass::Unknown);
         }
         assert_eq!(class("65537", "ieee80211_rx_handlers"), DropClass::Unknown);
+    }
+
+    #[test]
+    fn reasons_of_modules_have_a_class_by_their_names_or_none() {
+        for (class_of, names) in [
+            (DropClass::Decided, &["OVS_DROP_METER", "OVS_DROP_EXPLICIT_WITH_ERROR"][..]),
+            (DropClass::Decided, &["QDISC_DROP_CONGESTED", "OVS_DROP_LAST_ACTION"]),
+            (DropClass::NoLoss, &["RX_DROP_U_DUP"]),
+            (DropClass::NotForUs, &["RX_DROP_U_UNHANDLED_MGMT"]),
+            (DropClass::Lost, &["RX_DROP_U_REPLAY", "RX_DROP_U_MIC_FAIL", "QDISC_DROP_OVERLIMIT"]),
+            (DropClass::Lost, &["OVS_DROP_DEFERRED_LIMIT", "OVS_DROP_FRAG_L2_TOO_LONG"]),
+            (DropClass::Unknown, &["RX_DROP_MONITOR", "NEW_DROP_THING", "262145"]),
+        ] {
+            assert!(names.iter().all(|name| class(name, "f") == class_of), "{names:?}");
+        }
+        assert_eq!(class("QDISC_DROP", "f"), DropClass::Lost);
+        assert_eq!(class("NEW_DROP_THING", "nf_hook_slow"), DropClass::Decided);
     }
 
     #[test]

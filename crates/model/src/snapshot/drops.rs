@@ -13,6 +13,9 @@ pub const QUANTITY: &str = "dropped packets";
 pub struct DroppedPackets {
     /// The kernel function that dropped them (`nf_hook_slow`); empty if its name is hidden.
     pub function: String,
+    /// The module that has this function; `None` for the kernel image.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub module: Option<String>,
     /// The kernel's name of the reason (`NETFILTER_DROP`, `enum skb_drop_reason`); empty before
     /// Linux 5.17.
     pub reason: String,

@@ -5,10 +5,11 @@ use std::collections::BTreeSet;
 use std::sync::atomic::AtomicU64;
 
 use netsilo_decide::control::ControllerState;
-use netsilo_model::derive::drop_class::{DropClass, lost_at};
+use netsilo_model::derive::drop_class::DropClass;
+use netsilo_model::derive::drop_judge::DropJudge;
 use netsilo_model::machine::topology::Distance;
-use netsilo_model::snapshot::attribution::Attribution;
 use netsilo_model::snapshot::drops::DroppedPackets;
+use netsilo_model::snapshot::observation::Observation;
 use netsilo_trial::stats::Estimate;
 use prometheus_client::encoding::text::encode_registry;
 use prometheus_client::metrics::counter::Counter;
@@ -37,14 +38,17 @@ pub(crate) struct WindowSums {
     /// Class, stage and reason of dropped packets that have a series.
     reasons: BTreeSet<Vec<(&'static str, String)>>,
     drops_counted: Seconds,
+    judge: DropJudge,
 }
 
 impl WindowSums {
     /// Adds the packets that the kernel dropped in a window.
-    pub(crate) fn add_drops(&mut self, attribution: &Attribution) {
+    pub(crate) fn add_drops(&mut self, observation: &Observation) {
+        let attribution = &observation.attribution;
+        self.judge.learn(observation);
         self.drops_counted.inc_by(attribution.drops_elapsed.as_secs_f64());
         for drop in &attribution.drops {
-            let mut labels = drop_labels(drop);
+            let mut labels = drop_labels(&self.judge, drop);
             if self.reasons.len() < MOST_REASONS {
                 self.reasons.insert(labels.clone());
             }
@@ -71,9 +75,9 @@ impl WindowSums {
 }
 
 /// Its class, the stage where it was lost, and the kernel's reason.
-fn drop_labels(drop: &DroppedPackets) -> Vec<(&'static str, String)> {
-    let class = DropClass::of(drop);
-    let stage = lost_at(drop).filter(|_| class == DropClass::Lost);
+fn drop_labels(judge: &DropJudge, drop: &DroppedPackets) -> Vec<(&'static str, String)> {
+    let class = judge.class(drop);
+    let stage = judge.lost_at(drop).filter(|_| class == DropClass::Lost);
     let reason = if drop.reason.is_empty() { "NOT_SPECIFIED" } else { &drop.reason };
     vec![
         ("class", label(class)),
@@ -296,6 +300,7 @@ fn plain(text: &str) -> String {
 #[cfg(test)]
 mod tests {
     use netsilo_decide::plan::measured_outcome::{BestCandidate, MeasuredBasis};
+    use netsilo_model::synthetic::scene::Scene;
 
     use super::*;
 
@@ -343,17 +348,20 @@ mod tests {
     }
 
     /// A window of 10 s with these dropped packets.
-    fn window(drops: &[(&str, u64)]) -> Attribution {
+    fn window(drops: &[(&str, u64)]) -> Observation {
         let drop = |(reason, packets): &(&str, u64)| DroppedPackets {
             reason: (*reason).into(),
             packets: *packets,
             ..DroppedPackets::default()
         };
-        Attribution {
-            drops: drops.iter().map(drop).collect(),
-            drops_elapsed: std::time::Duration::from_secs(10),
-            ..Attribution::default()
-        }
+        observed(drops.iter().map(drop).collect())
+    }
+
+    fn observed(drops: Vec<DroppedPackets>) -> Observation {
+        let mut observation = Scene::default().observation();
+        observation.attribution.drops = drops;
+        observation.attribution.drops_elapsed = std::time::Duration::from_secs(10);
+        observation
     }
 
     fn drops_of(sums: &WindowSums) -> Vec<String> {
@@ -393,7 +401,7 @@ mod tests {
             ..DroppedPackets::default()
         };
         let drops = (0..2000).map(drop).collect();
-        sums.add_drops(&Attribution { drops, ..Attribution::default() });
+        sums.add_drops(&observed(drops));
         let lines = drops_of(&sums);
         let values = lines.iter().filter(|line| line.contains('{'));
         let values: Vec<u64> =

@@ -1,11 +1,11 @@
-//! Decodes the table of `bpf/drops.bpf.c`: kallsyms has the names of the functions, and the
-//! kernel's BTF those of the reasons.
+//! Decodes the table of `bpf/drops.bpf.c`: kallsyms has the names of the functions, and the BTF of
+//! the kernel and its modules those of the reasons.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 
-use libbpf_rs::btf::{Btf, types::Enum};
-use netsilo_model::parse::kallsyms;
+use netsilo_model::parse::btf;
+use netsilo_model::parse::kallsyms::{self, Symbol};
 use netsilo_model::snapshot::drops::DroppedPackets;
 
 use crate::bpf::cgroup::Cgroups;
@@ -17,10 +17,17 @@ use crate::bpf::table::Entry;
 #[derive(Debug, Default)]
 pub(crate) struct DropNames {
     /// Functions by address; an empty name where kallsyms has none.
-    functions: BTreeMap<u64, String>,
-    /// `None` until a packet was dropped.
-    reasons: Option<BTreeMap<u32, String>>,
+    functions: BTreeMap<u64, Symbol>,
+    reasons: BTreeMap<u32, String>,
+    /// Reasons that were looked for.
+    searched: BTreeSet<u32>,
 }
+
+/// The BTF of the kernel (`vmlinux`) and of each module.
+const BTF: &str = "/sys/kernel/btf";
+
+/// Larger reasons are those of subsystems (`enum skb_drop_reason_subsys`, 6.4).
+const LAST_OF_CORE: u32 = 0xffff;
 
 impl DropNames {
     /// The dropped packets, most packets first.
@@ -40,6 +47,9 @@ impl DropNames {
             }
         }
         self.learn(all.keys().map(|key| key[layout::DROP_PLACE]).collect());
+        self.learn_reasons(
+            all.keys().map(|key| halves(key[layout::DROP_REASON_ETHERTYPE]).0).collect(),
+        );
         let mut drops: Vec<DroppedPackets> =
             all.into_values().map(|it| self.named(it, cgroups)).collect();
         drops.sort_by(|a, b| b.packets.cmp(&a.packets).then_with(|| a.cmp(b)));
@@ -50,14 +60,14 @@ impl DropNames {
         let (reason, ethertype) = halves(entry.key[layout::DROP_REASON_ETHERTYPE]);
         let (ifindex, netns) = halves(entry.key[layout::DROP_IFINDEX_NETNS]);
         let port = entry.key[layout::DROP_PORT];
-        let name = self.reasons.as_ref().and_then(|reasons| reasons.get(&reason)).cloned();
+        let symbol = self.functions.get(&entry.key[layout::DROP_PLACE]);
         DroppedPackets {
-            function: self
-                .functions
-                .get(&entry.key[layout::DROP_PLACE])
+            function: symbol.map(|it| it.name.clone()).unwrap_or_default(),
+            module: symbol.and_then(|it| it.module.clone()),
+            reason: self
+                .reasons
+                .get(&reason)
                 .cloned()
-                .unwrap_or_default(),
-            reason: name
                 .unwrap_or_else(|| if reason == 0 { String::new() } else { reason.to_string() }),
             netdev: entry.label,
             ifindex,
@@ -72,7 +82,7 @@ impl DropNames {
         }
     }
 
-    /// Finds the names of functions at these addresses, and of all reasons.
+    /// Finds the names of functions at these addresses.
     fn learn(&mut self, addresses: BTreeSet<u64>) {
         let new: BTreeSet<u64> =
             addresses.into_iter().filter(|it| !self.functions.contains_key(it)).collect();
@@ -80,22 +90,44 @@ impl DropNames {
             return;
         }
         let text = fs::read_to_string("/proc/kallsyms").unwrap_or_default();
-        let found = kallsyms::functions(&text, &new).unwrap_or_default();
-        self.functions.extend(new.into_iter().map(|address| {
-            (address, found.get(&address).map(|it| it.name.clone()).unwrap_or_default())
-        }));
-        self.reasons.get_or_insert_with(|| reasons().unwrap_or_default());
+        let mut found = kallsyms::functions(&text, &new).unwrap_or_default();
+        let nameless = || Symbol { name: String::new(), module: None };
+        let named = |address| (address, found.remove(&address).unwrap_or_else(nameless));
+        self.functions.extend(new.into_iter().map(named));
+    }
+
+    /// Finds the names of these reasons: those of the kernel (5.17), and those of modules only if
+    /// one of theirs is among them.
+    fn learn_reasons(&mut self, reasons: BTreeSet<u32>) {
+        let new: Vec<u32> =
+            reasons.into_iter().filter(|it| *it != 0 && self.searched.insert(*it)).collect();
+        let is_missing = |known: &BTreeMap<u32, String>, least| {
+            new.iter().any(|it| *it > least && !known.contains_key(it))
+        };
+        if !is_missing(&self.reasons, 0) {
+            return;
+        }
+        let vmlinux = fs::read(format!("{BTF}/vmlinux")).unwrap_or_default();
+        self.reasons.extend(named_reasons(&vmlinux, None));
+        if !is_missing(&self.reasons, LAST_OF_CORE) {
+            return;
+        }
+        let modules = fs::read_dir(BTF).into_iter().flatten().flatten();
+        for module in modules.filter(|it| it.file_name() != "vmlinux") {
+            let of_module = fs::read(module.path()).unwrap_or_default();
+            self.reasons.extend(named_reasons(&of_module, Some(&vmlinux)));
+        }
     }
 }
 
-/// The names of `enum skb_drop_reason` by number (5.17), without their prefix.
-fn reasons() -> Option<BTreeMap<u32, String>> {
-    let btf = Btf::from_vmlinux().ok()?;
-    let reasons: Enum<'_> = btf.type_by_name("skb_drop_reason")?;
-    let named = reasons.iter().filter_map(|reason| {
-        let name = reason.name?.to_str()?;
-        let name = name.strip_prefix("SKB_DROP_REASON_").unwrap_or(name);
-        Some((u32::try_from(reason.value).ok()?, name.to_owned()))
-    });
-    Some(named.collect())
+/// The reasons of a BTF by number, without the prefix of the kernel's own. `__RX_DROP_UNUSABLE`
+/// marks where a list begins.
+fn named_reasons(btf: &[u8], base: Option<&[u8]>) -> BTreeMap<u32, String> {
+    let values = btf::enum_values(btf, base, "drop_reason").unwrap_or_default();
+    let own = |(number, name): (u32, String)| {
+        let short = name.strip_prefix("SKB_DROP_REASON_").unwrap_or(&name).to_owned();
+        let is_known = name.starts_with("SKB_") || number > LAST_OF_CORE && !name.starts_with('_');
+        is_known.then_some((number, short))
+    };
+    values.into_iter().filter_map(own).collect()
 }
