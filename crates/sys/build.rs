@@ -12,12 +12,13 @@ use std::process::Command;
 #[path = "src/bpf/layout.rs"]
 mod layout;
 
-const PROGRAMS: [&str; 13] = [
+const PROGRAMS: [&str; 14] = [
     "arrive",
     "datagrams",
     "drops",
     "flows",
     "forward",
+    "mptcp",
     "packet_sockets",
     "polls",
     "runqueue",

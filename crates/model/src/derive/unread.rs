@@ -1,6 +1,6 @@
 //! How much of what a queue receives has no known reader.
 //!
-//! Not every way to read has a hook (packet sockets, MPTCP, XDP, a program whose queue was not
+//! Not every way to read has a hook (packet and raw sockets, XDP, a program whose queue was not
 //! found). The shares of the known readers would read as shares of everything.
 
 use std::collections::BTreeMap;

@@ -70,6 +70,10 @@ impl Source {
         Self { marks_readers: true, ..Self::new(object!("tcp"), "tcp bytes", programs) }
     }
 
+    pub(crate) fn mptcp() -> Self {
+        Self { marks_readers: true, ..Self::new(object!("mptcp"), "mptcp bytes", &["mptcp_read"]) }
+    }
+
     /// The variants of `bpf/udp.bpf.c` in order of preference; the first that attaches completely
     /// is used.
     pub(crate) fn udp() -> Vec<Self> {

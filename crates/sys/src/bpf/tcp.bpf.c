@@ -5,8 +5,8 @@
  * tcp_rcv_space_adjust() runs after every kind of read (recv, splice, MSG_TRUNC, zerocopy,
  * io_uring, kTLS), once per packet. The bytes come from the socket's own counters, so no bytes are
  * lost between two calls that are examined (sample.h), and a peek counts nothing. The last call of
- * a connection is always examined. Not seen: MPTCP (it moves data without that call), AF_XDP,
- * devmem.
+ * a connection is always examined. Not seen: MPTCP (it moves data without that call: mptcp.bpf.c),
+ * AF_XDP, devmem.
  *
  * Decoded in decode.rs; its row is in docs/kernel.md.
  */
@@ -188,7 +188,10 @@ static __always_inline void end(struct sock *sk)
 	struct tcp_sock *tcp = bpf_skc_to_tcp_sock(sk);
 	struct seen *seen = seen_before(sk);
 
-	if (tcp && seen && sk->sk_lock.owned)
+	/* The kernel has moved the data of a subflow to another socket. */
+	if (!tcp || (bpf_core_field_exists(tcp->is_mptcp) && tcp->is_mptcp))
+		return;
+	if (seen && sk->sk_lock.owned)
 		count_taken(sk, tcp, seen, 0);
 }
 

@@ -118,6 +118,8 @@ pub struct Tracer {
     packet_sockets: Option<PacketSockets>,
     /// Whether the program that counts forwarded packets is loaded.
     forward: bool,
+    /// Whether the program that counts reads of MPTCP sockets is loaded.
+    mptcp: bool,
     /// Every hook with its reason, if nothing could be loaded.
     refused: Vec<Hook>,
     cgroups: Cgroups,
@@ -211,6 +213,7 @@ impl Tracer {
             flows: None,
             packet_sockets: None,
             forward: false,
+            mptcp: false,
             refused,
             cgroups: Cgroups::new(),
             names: DropNames::default(),
@@ -228,9 +231,7 @@ impl Tracer {
         if has_virtual_netdev() {
             tracer.load_flows();
         }
-        if may_forward() {
-            tracer.load_forward();
-        }
+        tracer.load_as_needed();
         tracer.start();
         tracer
     }
@@ -259,10 +260,16 @@ impl Tracer {
         }
     }
 
-    fn load_forward(&mut self) {
-        if self.options.forwarding && !self.forward {
+    /// Loads the programs that few machines need.
+    fn load_as_needed(&mut self) {
+        if self.options.forwarding && !self.forward && may_forward() {
             self.forward = true;
             let loaded = self.load_later(&Source::forward());
+            self.loaded.extend(loaded);
+        }
+        if !self.mptcp && uses_mptcp() {
+            self.mptcp = true;
+            let loaded = self.load_later(&Source::mptcp());
             self.loaded.extend(loaded);
         }
     }
@@ -343,9 +350,7 @@ impl Tracer {
         if self.since.is_some() {
             self.attach_flows();
         }
-        if !self.forward && may_forward() {
-            self.load_forward();
-        }
+        self.load_as_needed();
         Ok(attribution)
     }
 
@@ -511,6 +516,14 @@ fn may_forward() -> bool {
         .any(on);
     let netdevs = fs::read_dir("/sys/class/net").into_iter().flatten().flatten();
     routes || netdevs.into_iter().any(|netdev| netdev.path().join("brport").exists())
+}
+
+/// Whether a program has opened an MPTCP socket since boot, in any network namespace; also if that
+/// cannot be read.
+fn uses_mptcp() -> bool {
+    let Ok(caches) = fs::read_to_string("/proc/slabinfo") else { return true };
+    let sockets = caches.lines().filter(|line| line.starts_with("MPTCP"));
+    sockets.into_iter().any(|line| line.split_whitespace().nth(1).is_some_and(|it| it != "0"))
 }
 
 /// Attaches the programs for one window, waits, and returns the counts.

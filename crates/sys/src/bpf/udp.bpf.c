@@ -20,7 +20,7 @@
  *
  * Decoded in decode.rs; its row is in docs/kernel.md.
  */
-#include "reads.h"
+#include "packet.h"
 #include "pieces.h"
 #include <bpf/bpf_tracing.h>
 
@@ -35,12 +35,8 @@ struct {
 } steered SEC(".maps");
 
 struct datagram {
-	u32 napi_id, queue, hash;
-	u16 alloc_cpu;
-	int iif;
+	struct packet packet;
 	u32 pieces; /* Packets that GRO joined. */
-	__be16 protocol;
-	const unsigned char *header; /* Its network header. NULL if only the socket is known. */
 	/* From the socket. */
 	const struct sock *sk;
 	struct sock_reuseport *group;
@@ -56,14 +52,14 @@ struct datagram {
  */
 #define FILL_DATAGRAM(datagram, from_sk, from_skb, value) \
 	do { \
-		(datagram)->napi_id = value(from_skb, napi_id); \
-		(datagram)->queue = value(from_skb, queue_mapping); \
-		(datagram)->hash = value(from_skb, hash); \
-		(datagram)->alloc_cpu = value(from_skb, alloc_cpu); \
-		(datagram)->iif = value(from_skb, skb_iif); \
+		(datagram)->packet.napi_id = value(from_skb, napi_id); \
+		(datagram)->packet.queue = value(from_skb, queue_mapping); \
+		(datagram)->packet.hash = value(from_skb, hash); \
+		(datagram)->packet.alloc_cpu = value(from_skb, alloc_cpu); \
+		(datagram)->packet.iif = value(from_skb, skb_iif); \
 		(datagram)->pieces = pieces_of(from_skb); \
-		(datagram)->protocol = value(from_skb, protocol); \
-		(datagram)->header = value(from_skb, head) + value(from_skb, network_header); \
+		(datagram)->packet.protocol = value(from_skb, protocol); \
+		(datagram)->packet.header = value(from_skb, head) + value(from_skb, network_header); \
 		(datagram)->sk = from_sk; \
 		(datagram)->group = value(from_sk, sk_reuseport_cb); \
 		(datagram)->port = value(from_sk, __sk_common.skc_num); \
@@ -90,44 +86,8 @@ static __always_inline s32 protocol_cpu_of(const struct datagram *datagram)
 	/* Not yet set on a socket that was connected after this datagram arrived. */
 	if (datagram->connected && datagram->incoming_cpu >= 0)
 		return datagram->incoming_cpu;
-	cpu = steered_to(datagram->hash, datagram->queue);
-	return cpu && *cpu ? *cpu - 1 : datagram->alloc_cpu;
-}
-
-static __always_inline void find_queue(const struct datagram *datagram, struct read *read)
-{
-	struct tuple flow = {};
-	struct origin *origin;
-	bool known;
-
-	read->napi_id = datagram->napi_id;
-	read->queue = datagram->queue;
-	read->resolved = DIRECT;
-	if (read->napi_id > machine.cpus && !is_virtual(read->napi_id)) {
-		read->poll_cpu = datagram->alloc_cpu;
-		return;
-	}
-	read->napi_id = read->queue = 0;
-	if (datagram->iif == LOOPBACK_IFINDEX) {
-		read->resolved = LOCAL;
-		return;
-	}
-	known = datagram->header && packet_flow(datagram->header, datagram->protocol, &flow);
-	origin = origin_of(datagram->hash, known ? &flow : NULL, &read->resolved);
-	if (origin && !(datagram->napi_id > machine.cpus && is_virtual(origin->napi_id))) {
-		read->napi_id = origin->napi_id;
-		read->queue = origin->queue;
-		/* A virtual device passes on what the sender allocated. */
-		if (origin->napi_id && !is_virtual(origin->napi_id))
-			read->poll_cpu = datagram->alloc_cpu;
-	} else if (datagram->napi_id > machine.cpus) {
-		/* No NIC is known to have received it: it belongs to the virtual device's NAPI. */
-		read->napi_id = datagram->napi_id;
-		read->queue = datagram->queue;
-		read->resolved = DIRECT;
-	} else {
-		read->resolved = UNRESOLVED;
-	}
+	cpu = steered_to(datagram->packet.hash, datagram->packet.queue);
+	return cpu && *cpu ? *cpu - 1 : datagram->packet.alloc_cpu;
 }
 
 /* How many reads this one stands for; 0: do not examine it. `bytes` is negative for a peek. */
@@ -162,7 +122,7 @@ static __always_inline void count_datagram(const struct datagram *datagram, int 
 	struct read read = { .protocol = UDP, .poll_cpu = -1, .approximate = approximate };
 
 	read.connected = datagram->connected ? CONNECTED : UNCONNECTED;
-	find_queue(datagram, &read);
+	find_queue(&datagram->packet, &read);
 	read.protocol_cpu = approximate ? datagram->incoming_cpu : protocol_cpu_of(datagram);
 	read.netns = datagram->netns;
 	count_read(&read, (u64)bytes * reads, reads, (u64)datagram->pieces * reads);
@@ -238,12 +198,12 @@ int BPF_PROG(udp_read_length, struct sock *sk, int bytes, int flags)
 	reads = datagram_weight(bytes);
 	if (!reads)
 		return 0;
-	datagram.napi_id = sk->sk_napi_id;
-	datagram.queue = mapping == NO_QUEUE_MAPPING ? 0 : mapping + 1;
-	datagram.hash = sk->__sk_common.skc_rxhash;
-	datagram.iif = sk->sk_rx_dst_ifindex;
+	datagram.packet.napi_id = sk->sk_napi_id;
+	datagram.packet.queue = mapping == NO_QUEUE_MAPPING ? 0 : mapping + 1;
+	datagram.packet.hash = sk->__sk_common.skc_rxhash;
+	datagram.packet.iif = sk->sk_rx_dst_ifindex;
 	if (sk->__sk_common.skc_family == AF_INET && bpf_ntohl(sk->__sk_common.skc_rcv_saddr) >> 24 == 127)
-		datagram.iif = LOOPBACK_IFINDEX; /* Bound to 127.x. */
+		datagram.packet.iif = LOOPBACK_IFINDEX; /* Bound to 127.x. */
 	datagram.sk = sk;
 	datagram.group = sk->sk_reuseport_cb;
 	datagram.port = sk->__sk_common.skc_num;

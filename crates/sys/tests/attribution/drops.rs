@@ -15,7 +15,7 @@ use super::in_own_netns;
 use super::ip;
 use super::netns;
 
-/// Hooks count drops of the whole machine.
+/// Hooks count drops of the whole machine, and after a scan there is no room for more ports.
 static FLOODS: Mutex<()> = Mutex::new(());
 
 /// Datagrams of each cause.
@@ -32,6 +32,7 @@ fn nft(rules: &str) {
 
 #[test]
 fn each_dropped_packet_has_its_reason_port_and_class() {
+    let _others = FLOODS.lock().unwrap_or_else(PoisonError::into_inner);
     in_own_netns(|| {
         nft("add table inet t; add chain inet t c { type filter hook input priority 0; }; \
              add rule inet t c udp dport 7002 drop");
@@ -74,6 +75,7 @@ fn each_dropped_packet_has_its_reason_port_and_class() {
 /// No counter of this namespace's protocols counts them.
 #[test]
 fn packets_sent_to_a_tap_that_no_program_has_opened_are_lost() {
+    let _others = FLOODS.lock().unwrap_or_else(PoisonError::into_inner);
     in_own_netns(|| {
         ip("tuntap add dev tap-here mode tap");
         ip("link set tap-here txqueuelen 10 up");
@@ -98,6 +100,7 @@ fn packets_sent_to_a_tap_that_no_program_has_opened_are_lost() {
 
 #[test]
 fn dropped_packets_are_counted_in_a_pause_too() {
+    let _others = FLOODS.lock().unwrap_or_else(PoisonError::into_inner);
     in_own_netns(|| {
         let sender = UdpSocket::bind(at(0)).unwrap();
         let send = |packets: u64| {

@@ -14,7 +14,7 @@ mod sampling;
 mod softirq;
 
 use std::collections::BTreeSet;
-use std::io::Write;
+use std::io::{Read as _, Write as _};
 use std::net::{Ipv4Addr, SocketAddr, TcpStream, UdpSocket};
 use std::process::Command;
 use std::thread;
@@ -129,6 +129,38 @@ fn peeking_counts_nothing() {
 #[test]
 fn bytes_discarded_by_msg_trunc_are_counted() {
     counts_to_the_byte("trunc");
+}
+
+/// Neither the kernel thread that moves the data of a subflow has read them, nor who closes it.
+#[test]
+fn mptcp_is_counted_for_the_program_that_reads() {
+    in_own_netns(|| {
+        let socket = || {
+            let mptcp = rustix::net::Protocol::from_raw(262.try_into().unwrap());
+            let kinds = (rustix::net::AddressFamily::INET, rustix::net::SocketType::STREAM);
+            rustix::net::socket(kinds.0, kinds.1, Some(mptcp)).unwrap()
+        };
+        let listener = socket();
+        rustix::net::bind(&listener, &at(7400)).unwrap();
+        rustix::net::listen(&listener, 1).unwrap();
+        let mut tracer = Tracer::attach(Options::exact());
+        let sender = socket();
+        let sender = thread::spawn(move || {
+            rustix::net::connect(&sender, &at(7400)).unwrap();
+            TcpStream::from(sender).write_all(&vec![7; 3_000_017]).unwrap();
+        });
+        let mut reader = TcpStream::from(rustix::net::accept(&listener).unwrap());
+        let mut read = Vec::new();
+        reader.read_to_end(&mut read).unwrap();
+        sender.join().unwrap();
+        drop(reader);
+        let attribution = tracer.read().unwrap();
+        let rows = attribution.consumption.iter().filter(|it| it.consumer.netns == netns());
+        let sum = rows.clone().map(|it| it.bytes).sum::<u64>();
+        assert_eq!((read.len(), sum), (3_000_017, 3_000_017), "{attribution:#?}");
+        let own = |it: &Consumption| it.consumer.tgid == std::process::id() && !it.approximate;
+        assert!(rows.clone().all(own), "{attribution:#?}");
+    });
 }
 
 /// Splice consumes the FIN like a byte; it must not be counted.

@@ -1,0 +1,48 @@
+/* SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause) */
+/* Which queue received a packet that is read? */
+#pragma once
+#include "reads.h"
+
+struct packet {
+	u32 napi_id, queue, hash;
+	u16 alloc_cpu;
+	int iif;
+	__be16 protocol;
+	const unsigned char *header; /* Its network header. NULL if only the socket is known. */
+};
+
+static __always_inline void find_queue(const struct packet *packet, struct read *read)
+{
+	struct tuple flow = {};
+	struct origin *origin;
+	bool known;
+
+	read->napi_id = packet->napi_id;
+	read->queue = packet->queue;
+	read->resolved = DIRECT;
+	if (read->napi_id > machine.cpus && !is_virtual(read->napi_id)) {
+		read->poll_cpu = packet->alloc_cpu;
+		return;
+	}
+	read->napi_id = read->queue = 0;
+	if (packet->iif == LOOPBACK_IFINDEX) {
+		read->resolved = LOCAL;
+		return;
+	}
+	known = packet->header && packet_flow(packet->header, packet->protocol, &flow);
+	origin = origin_of(packet->hash, known ? &flow : NULL, &read->resolved);
+	if (origin && !(packet->napi_id > machine.cpus && is_virtual(origin->napi_id))) {
+		read->napi_id = origin->napi_id;
+		read->queue = origin->queue;
+		/* A virtual device passes on what the sender allocated. */
+		if (origin->napi_id && !is_virtual(origin->napi_id))
+			read->poll_cpu = packet->alloc_cpu;
+	} else if (packet->napi_id > machine.cpus) {
+		/* No NIC is known to have received it: it belongs to the virtual device's NAPI. */
+		read->napi_id = packet->napi_id;
+		read->queue = packet->queue;
+		read->resolved = DIRECT;
+	} else {
+		read->resolved = UNRESOLVED;
+	}
+}
