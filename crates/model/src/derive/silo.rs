@@ -142,7 +142,8 @@ pub struct SoftirqShare {
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct ConsumerShare {
-    /// Thread group id.
+    /// Thread group id; 0 for the kernel, and for processes that were counted together because
+    /// there were too many.
     pub tgid: u32,
     /// Its name (`comm`).
     pub comm: String,

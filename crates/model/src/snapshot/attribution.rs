@@ -379,9 +379,10 @@ pub struct Forwarded {
 /// A thread group that reads sockets.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct Consumer {
-    /// Thread group id, in the initial pid namespace.
+    /// Thread group id, in the initial pid namespace. 0 for the kernel, and for processes that are
+    /// alike (name, cgroup, queue, CPUs) and were too many to be counted one by one.
     pub tgid: u32,
-    /// Its name (`/proc/<tgid>/comm`).
+    /// Its name (`/proc/<tgid>/comm`); empty for the kernel.
     pub comm: String,
     /// Its cgroup path (v2), below `/sys/fs/cgroup`; `None` if it exited before the lookup.
     pub cgroup: Option<String>,

@@ -5,14 +5,14 @@
 mod cells;
 pub(crate) mod cpus;
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
 
 use netsilo_decide::report::{CaptureLine, NetdevLine, Report};
 use netsilo_model::derive::forwarding::ForwardShare;
 use netsilo_model::derive::locality::Locality;
 use netsilo_model::derive::silo::{ConsumerShare, OutsideTraffic, Silo};
-use netsilo_model::machine::cpuset::CpuSet;
+use netsilo_model::machine::cpuset::{CpuId, CpuSet};
 use netsilo_model::snapshot::attribution::AttributionSource;
 use netsilo_model::snapshot::sockets::Holder;
 
@@ -227,9 +227,15 @@ fn queue_row(silo: &Silo) -> Vec<Styled> {
     ]
 }
 
-/// CPUs that polled a queue. With RPS, also those that ran the protocol (`0 -> 2-3`).
+/// Below this share of a queue's packets, a CPU polled a few stray ones.
+const STRAY: f64 = 0.01;
+
+/// CPUs that polled a queue, but for stray packets. With RPS, also those that ran the protocol
+/// (`0 -> 2-3`).
 pub(crate) fn polled_on(silo: &Silo) -> String {
-    let polled: CpuSet = silo.polls.keys().copied().collect();
+    let all = silo.packets_per_s.unwrap_or(0.0);
+    let polls = silo.polls.iter().filter(|(_, rate)| rate.packets_per_s >= STRAY * all);
+    let polled: CpuSet = polls.map(|(cpu, _)| *cpu).collect();
     let protocol: CpuSet = silo.protocol_cpus.keys().copied().collect();
     match (polled.is_empty(), protocol.is_empty() || protocol.is_subset(&polled)) {
         (true, true) => "-".to_owned(),
@@ -285,20 +291,73 @@ pub(crate) fn takers(silo: &Silo) -> String {
     }
 }
 
+/// Processes with one name, container and CPUs.
+#[derive(Default)]
+struct Alike {
+    processes: usize,
+    /// Whether one of them stands for many others.
+    and_more: bool,
+    share: f64,
+}
+
+impl Alike {
+    fn are_many(&self) -> bool {
+        self.and_more || self.processes > CONSUMERS_NAMED
+    }
+
+    fn in_words(&self) -> String {
+        match self.processes - usize::from(self.and_more) {
+            0 => "processes not told apart, ".to_owned(),
+            known if self.and_more => format!("more than {known} processes, "),
+            known => format!("{known} processes, "),
+        }
+    }
+}
+
+/// `wl in web/nginx (12 processes, cpu 3) 97%`, and the share.
+fn reader(
+    comm: &str,
+    container: &Option<String>,
+    cpus: &CpuSet,
+    processes: &str,
+    share: f64,
+) -> (String, f64) {
+    let word = if cpus.len() == 1 { "cpu" } else { "cpus" };
+    let container = container.as_ref().map_or(String::new(), |it| format!(" in {it}"));
+    (format!("{comm}{container} ({processes}{word} {cpus}) {}", percent(share)), share)
+}
+
 /// Consumers, then forwarded packets as a share of the queue's packets: `redis (cpu 3) 97%, sshd
 /// (cpu 0) 3%, -> eth1 tx-2 4.31k/s 60%`.
 pub(crate) fn consumers(consumers: &[ConsumerShare], forwards: &[ForwardShare]) -> String {
-    let reader = |consumer: &ConsumerShare| {
-        let cpus: CpuSet = consumer.cpus.keys().copied().collect();
-        let word = if cpus.len() == 1 { "cpu" } else { "cpus" };
-        let container = consumer.container.as_ref().map_or(String::new(), |it| format!(" in {it}"));
-        let (comm, share) = (&consumer.comm, percent(consumer.share));
-        (format!("{comm}{container} ({word} {cpus}) {share}"), consumer.share)
+    let mut alike: BTreeMap<(&str, &Option<String>, Vec<CpuId>), Alike> = BTreeMap::new();
+    for consumer in consumers {
+        let cpus = consumer.cpus.keys().copied().collect();
+        let all = alike.entry((&consumer.comm, &consumer.container, cpus)).or_default();
+        all.processes += 1;
+        all.and_more |= consumer.tgid == 0 && !consumer.comm.is_empty();
+        all.share += consumer.share;
+    }
+    // With few of them, each has its share.
+    let is_one_by_one = |it: &&ConsumerShare| {
+        let cpus = it.cpus.keys().copied().collect();
+        !alike[&(it.comm.as_str(), &it.container, cpus)].are_many()
     };
+    let one = |it: &ConsumerShare| {
+        let cpus = it.cpus.keys().copied().collect();
+        reader(&it.comm, &it.container, &cpus, "", it.share)
+    };
+    let many =
+        alike.iter().filter(|(_, all)| all.are_many()).map(|((comm, container, cpus), all)| {
+            let cpus = cpus.iter().copied().collect();
+            reader(comm, container, &cpus, &all.in_words(), all.share)
+        });
+    let mut readers: Vec<_> = consumers.iter().filter(is_one_by_one).map(one).chain(many).collect();
+    readers.sort_by(|a, b| b.1.total_cmp(&a.1));
     let forward = |to: &ForwardShare| {
         (format!("-> {} {}/s {}", to.label(), count(to.packets_per_s), percent(to.share)), to.share)
     };
-    let mut parts = heaviest(consumers.iter().map(reader));
+    let mut parts = heaviest(readers.into_iter());
     parts.extend(heaviest(forwards.iter().map(forward)));
     if parts.is_empty() { "-".to_owned() } else { parts.join(", ") }
 }
@@ -368,6 +427,29 @@ mod tests {
 
     fn report(observation: &Observation) -> Report {
         Report::of(&Analysis::new(observation, &Costs::default()))
+    }
+
+    #[test]
+    fn processes_that_are_alike_are_one_consumer_with_their_number() {
+        let reader = |tgid, comm: &str, cpu, share| ConsumerShare {
+            tgid,
+            comm: comm.into(),
+            cpus: [(CpuId(cpu), 1.0)].into(),
+            share,
+            ..ConsumerShare::default()
+        };
+        let two = [reader(7, "nginx", 1, 0.6), reader(8, "nginx", 1, 0.4)];
+        assert_eq!(consumers(&two, &[]), "nginx (cpu 1) 60%, nginx (cpu 1) 40%");
+        let mut many: Vec<_> = (10..20).map(|tgid| reader(tgid, "wl", 1, 0.05)).collect();
+        many.push(reader(7, "redis", 0, 0.1));
+        assert_eq!(consumers(&many, &[]), "wl (10 processes, cpu 1) 50%, redis (cpu 0) 10%");
+        many.push(reader(0, "wl", 1, 0.2));
+        many.push(reader(0, "socat", 1, 0.2));
+        assert_eq!(
+            consumers(&many, &[]),
+            "wl (more than 10 processes, cpu 1) 70%, socat (processes not told apart, cpu 1) 20%, \
+             redis (cpu 0) 10%"
+        );
     }
 
     #[test]

@@ -130,7 +130,8 @@ pub(crate) fn datagrams(entries: Vec<Entry>, reads: &[Entry]) -> Vec<Datagrams> 
     sums.into_values().filter(|it| it.entered > 0 || it.read > 0).collect()
 }
 
-/// Decodes entries of the table that `bpf/tcp.bpf.c` and `bpf/udp.bpf.c` fill (`bpf/reads.h`).
+/// Decodes entries of the table that `bpf/tcp.bpf.c`, `bpf/mptcp.bpf.c` and `bpf/udp.bpf.c` fill
+/// (`bpf/reads.h`).
 ///
 /// If a single CPU polled a NAPI, that NAPI's data is attributed to that CPU.
 pub(crate) fn consumption(
@@ -212,8 +213,10 @@ impl Read {
         Some(Self { cgroup: entry.key[layout::READ_CGROUP], protocol, resolved, entry })
     }
 
+    /// 0 for the kernel, and for processes that are alike and share a slot.
     fn tgid(&self) -> u32 {
-        halves(self.entry.key[layout::READ_TGID_NETNS]).0
+        let alike = field(self.entry.key[layout::READ_KINDS], layout::ALIKE_BIT) & 1 == 1;
+        if alike { 0 } else { halves(self.entry.key[layout::READ_TGID_NETNS]).0 }
     }
 
     fn consumption(
@@ -221,7 +224,7 @@ impl Read {
         cgroup: Option<String>,
         only_poller: impl Fn(NapiId) -> Option<CpuId>,
     ) -> Consumption {
-        let (tgid, netns) = halves(self.entry.key[layout::READ_TGID_NETNS]);
+        let (tgid, (_, netns)) = (self.tgid(), halves(self.entry.key[layout::READ_TGID_NETNS]));
         let (napi, queue) = halves(self.entry.key[layout::READ_NAPI_QUEUE]);
         let (protocol_cpu, poll_cpu) = halves(self.entry.key[layout::READ_CPUS]);
         let napi = (napi != 0).then_some(NapiId(napi));

@@ -61,6 +61,7 @@ layout! {
     RESOLVED_BIT = 8;
     PROTOCOL_BIT = 16;
     CONNECTED_BIT = 24;
+    ALIKE_BIT = 32;
     // and of the key of a socket of a group, in `bpf/udp.bpf.c`
     MEMBER_SOCKET = 0;
     MEMBER_GROUP_PORT = 2;

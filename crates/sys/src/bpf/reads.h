@@ -51,12 +51,40 @@ static __always_inline u32 read_weight(void)
 	return time ? weight_of(&time->reads) : 1;
 }
 
-/* Names the slot after the thread group that reads. */
-static __always_inline void label_reader(struct slot *slot)
+static __always_inline void read_name(u64 (*name)[LAYOUT_LABEL_WORDS])
 {
 	struct task_struct *task = (void *)bpf_get_current_task();
 
-	BPF_CORE_READ_INTO(&slot->label, task, group_leader, comm);
+	BPF_CORE_READ_INTO(name, task, group_leader, comm);
+}
+
+/* Names the slot after the thread group that reads. */
+static __always_inline void label_reader(struct slot *slot)
+{
+	read_name(&slot->label);
+}
+
+/*
+ * The slot of a thread group, in one half of the table. Where many processes have filled it, those
+ * that are alike (name, cgroup, queue, CPUs) share a slot in the other half, without their number.
+ */
+static __always_inline struct slot *slot_of_reader(struct key *key, bool *fresh)
+{
+	u32 half = machine.slots / 2;
+	struct slot *slot = slot_among(key, 0, half, fresh);
+	u64 name[LAYOUT_LABEL_WORDS] = {};
+
+	if (slot)
+		return slot;
+	if (key->word[LAYOUT_READ_TGID_NETNS] >> 32)
+		read_name(&name);
+	key->word[LAYOUT_READ_TGID_NETNS] &= ~0u;
+	key->word[LAYOUT_READ_TGID_NETNS] |= (name[0] * 0x9e3779b97f4a7c15ull ^ name[1] * 0xff51afd7ed558ccdull) >> 32 << 32;
+	key->word[LAYOUT_READ_KINDS] |= 1ull << LAYOUT_ALIKE_BIT;
+	slot = slot_among(key, half, half, fresh);
+	if (!slot)
+		count_lost();
+	return slot;
 }
 
 /* `reads` with `bytes` and `packets` together. */
@@ -74,10 +102,10 @@ static __always_inline void count_read(const struct read *read, u64 bytes, u64 r
 	key.word[LAYOUT_READ_TGID_NETNS] |= read->netns;
 	key.word[LAYOUT_READ_NAPI_QUEUE] = (u64)read->napi_id << 32 | read->queue;
 	key.word[LAYOUT_READ_CPUS] = (u64)(u32)read->protocol_cpu << 32 | (u32)read->poll_cpu;
-	key.word[LAYOUT_READ_KINDS] = read->connected << LAYOUT_CONNECTED_BIT | read->protocol << LAYOUT_PROTOCOL_BIT |
+	key.word[LAYOUT_READ_KINDS] = (u64)read->connected << LAYOUT_CONNECTED_BIT | read->protocol << LAYOUT_PROTOCOL_BIT |
 				      read->resolved << LAYOUT_RESOLVED_BIT |
 				      read->approximate << LAYOUT_APPROXIMATE_BIT;
-	slot = slot_of(&key, &fresh);
+	slot = slot_of_reader(&key, &fresh);
 	if (!slot)
 		return;
 	if (fresh && !read->in_kernel)

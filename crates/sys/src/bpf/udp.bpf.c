@@ -109,9 +109,11 @@ static __always_inline void count_member(const struct datagram *datagram, u64 by
 	key.word[LAYOUT_READ_TGID_NETNS] = bpf_get_current_pid_tgid() >> 32 << 32 | datagram->netns;
 	key.word[LAYOUT_MEMBER_GROUP_PORT] = (u64)BPF_CORE_READ(group, num_socks) << 32 | datagram->port;
 	key.word[LAYOUT_READ_KINDS] = LAYOUT_PROTOCOL_MEMBER << LAYOUT_PROTOCOL_BIT;
-	slot = slot_of(&key, &fresh);
-	if (!slot)
+	slot = slot_among(&key, 0, machine.slots / 2, &fresh);
+	if (!slot) {
+		count_lost();
 		return;
+	}
 	if (fresh)
 		label_reader(slot);
 	add(slot, bytes, reads);

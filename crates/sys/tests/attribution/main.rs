@@ -163,6 +163,39 @@ fn mptcp_is_counted_for_the_program_that_reads() {
     });
 }
 
+/// There is room for 512 of them on each CPU (machines of up to 64 CPUs).
+#[test]
+fn readers_beyond_the_room_of_the_table_are_counted_together_by_name() {
+    in_own_netns(|| {
+        const READERS: usize = 800;
+        let mut tracer = Tracer::attach(Options::exact());
+        let listener = std::net::TcpListener::bind(at(0)).unwrap();
+        let mut sender = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+        let (mut shell, cpu) = (Command::new("sh"), rustix::thread::sched_getcpu().to_string());
+        let script = format!("for i in $(seq {READERS}); do taskset -c {cpu} head -c 100; done");
+        shell.args(["-c", &script]).stdin(std::os::fd::OwnedFd::from(listener.accept().unwrap().0));
+        let mut shell = shell.stdout(std::process::Stdio::piped()).spawn().unwrap();
+        // A reader takes all that has come, so each gets its 100 bytes when the last one has read.
+        let mut answers = shell.stdout.take().unwrap();
+        for _ in 0..READERS {
+            sender.write_all(&[7; 100]).unwrap();
+            answers.read_exact(&mut [0; 100]).unwrap();
+        }
+        assert!(shell.wait().unwrap().success());
+        let attribution = tracer.read().unwrap();
+        let rows: Vec<_> =
+            attribution.consumption.iter().filter(|it| it.consumer.comm == "head").collect();
+        let rows = rows.iter().filter(|it| it.consumer.netns == netns());
+        let sum = |rows: &mut dyn Iterator<Item = u64>| rows.sum::<u64>();
+        assert_eq!(sum(&mut rows.clone().map(|it| it.bytes)), 100 * READERS as u64);
+        assert_eq!(sum(&mut rows.clone().map(|it| it.events)), READERS as u64);
+        let together: Vec<_> = rows.clone().filter(|it| it.consumer.tgid == 0).collect();
+        assert!(!together.is_empty() && together.iter().all(|it| it.bytes > 100), "{together:?}");
+        assert!(rows.count() > 400, "most are counted one by one");
+        assert_eq!(attribution.lost_events, 0);
+    });
+}
+
 /// Splice consumes the FIN like a byte; it must not be counted.
 #[test]
 fn splice_is_counted_to_the_byte() {
