@@ -28,7 +28,7 @@ pub enum SoftwareReceive {
 }
 
 /// Driver names from ethtool, and device types from `uevent`.
-const KINDS: [(&[&str], SoftwareNetdev); 7] = [
+const KINDS: [(&[&str], SoftwareNetdev); 8] = [
     (&["veth"], kind(SoftwareReceive::Backlog, "drivers/net/veth.c:veth_forward_skb")),
     (&["tun"], kind(SoftwareReceive::Writer, "drivers/net/tun.c:tun_rx_batched")),
     (&["bridge"], kind(SoftwareReceive::Reentry, "net/bridge/br_input.c:br_pass_frame_up")),
@@ -42,6 +42,8 @@ const KINDS: [(&[&str], SoftwareNetdev); 7] = [
         kind(SoftwareReceive::SamePass, "net/8021q/vlan_core.c:vlan_do_receive"),
     ),
     (&["macvlan"], kind(SoftwareReceive::SamePass, "drivers/net/macvlan.c:macvlan_handle_frame")),
+    // Its tasklet gives the packets back to the netdev that redirected them.
+    (&["ifb"], kind(SoftwareReceive::SamePass, "drivers/net/ifb.c:ifb_ri_tasklet")),
 ];
 
 const fn kind(receive: SoftwareReceive, function: &'static str) -> SoftwareNetdev {

@@ -84,6 +84,7 @@ pub(crate) fn below(analysis: &Analysis<'_>, netdev: &Netdev) -> String {
     let is_port = |it: &&Netdev| it.master.as_deref() == Some(netdev.name.as_str());
     let ports: Vec<&str> = all.iter().filter(is_port).map(|it| it.name.as_str()).collect();
     match ports.as_slice() {
+        [] if netdev.driver.as_deref() == Some("ifb") => "the netdev that redirects to it".into(),
         [] => "the netdev below it".to_owned(),
         ports => ports.join(", "),
     }
