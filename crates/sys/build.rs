@@ -14,11 +14,11 @@ mod layout;
 
 const PROGRAMS: [&str; 14] = [
     "arrive",
-    "datagrams",
+    "copied",
     "drops",
     "flows",
     "forward",
-    "mptcp",
+    "ip_packets",
     "packet_sockets",
     "polls",
     "runqueue",

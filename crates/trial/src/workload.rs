@@ -227,6 +227,7 @@ mod tests {
             protocol: Protocol::Tcp,
             bytes,
             events: 1,
+            first_reads: 0,
             approximate: false,
             connected: None,
         };

@@ -50,6 +50,7 @@ pub(crate) fn attribution(after: &Snapshot, elapsed: Duration) -> Attribution {
         protocol: Protocol::Tcp,
         bytes: u64::from(n) * 1000 + 1,
         events: 10,
+        first_reads: 0,
         approximate: false,
         connected: None,
     };

@@ -2,6 +2,7 @@
 
 use netsilo_model::derive::silo::SoftirqShare;
 use netsilo_model::machine::cpuset::CpuSet;
+use netsilo_model::machine::words::bytes_per_s;
 
 use crate::place::vector::{CONSUMER_FROM, Vector};
 
@@ -31,15 +32,5 @@ pub(super) fn softirq_in_words(vector: &Vector) -> String {
             format!("; cpu {cpu} spends {:.0}% of its time in softirq", share * 100.0)
         }
         _ => String::new(),
-    }
-}
-
-/// Formats a rate, as `1.2 MB/s`.
-pub(super) fn bytes_per_s(bytes: f64) -> String {
-    match bytes {
-        b if b >= 1e9 => format!("{:.1} GB/s", b / 1e9),
-        b if b >= 1e6 => format!("{:.1} MB/s", b / 1e6),
-        b if b >= 1e3 => format!("{:.1} kB/s", b / 1e3),
-        b => format!("{b:.0} B/s"),
     }
 }

@@ -15,7 +15,7 @@ use serde::{Deserialize, Serialize};
 pub struct PortSteering {
     /// The port of this host.
     pub port: u16,
-    /// Its protocol.
+    /// Its protocol: TCP or UDP.
     pub protocol: Protocol,
     /// The rx queues, as a set of numbers; not empty.
     pub queues: CpuSet,
@@ -32,7 +32,7 @@ impl PortSteering {
     fn word(&self) -> &'static str {
         match self.protocol {
             Protocol::Tcp => "tcp",
-            Protocol::Udp => "udp",
+            _ => "udp",
         }
     }
 
@@ -40,7 +40,7 @@ impl PortSteering {
     pub(super) fn flows(&self) -> [FlowType; 2] {
         match self.protocol {
             Protocol::Tcp => [FlowType::Tcp4, FlowType::Tcp6],
-            Protocol::Udp => [FlowType::Udp4, FlowType::Udp6],
+            _ => [FlowType::Udp4, FlowType::Udp6],
         }
     }
 }

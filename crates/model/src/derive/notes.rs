@@ -1,15 +1,21 @@
 //! Notes for the user of a report, as sentences.
 
 use crate::derive::rates::Rates;
-use crate::derive::silo::Silos;
-use crate::machine::words::plural;
-use crate::snapshot::attribution::{Attribution, AttributionSource, Examined, Hook, Sampling};
+use crate::derive::silo::{Silos, Unread};
+use crate::machine::words::{bytes_per_s, plural};
+use crate::snapshot::attribution::{
+    Attribution, AttributionSource, COPIED, Examined, Hook, Sampling,
+};
 use crate::snapshot::host::{OwnedKnob, Snapshot};
 use crate::snapshot::netdev::Netdev;
 use crate::snapshot::observation::Observation;
+use crate::snapshot::packet_sockets::CaptureKind;
 
 /// The smallest unresolved share of the bytes that gives a note.
 const UNRESOLVED_WORTH_SAYING: f64 = 0.01;
+
+/// How many queues with unread data are named.
+const UNREAD_NAMED: usize = 3;
 
 /// The notes for an observation.
 pub fn notes(observation: &Observation, rates: &Rates, silos: &Silos) -> Vec<String> {
@@ -21,6 +27,7 @@ pub fn notes(observation: &Observation, rates: &Rates, silos: &Silos) -> Vec<Str
     }
     notes.extend(attribution(&observation.attribution));
     notes.extend(unresolved(silos));
+    notes.extend(unread(observation, silos));
     notes.extend(after.netdevs.iter().filter_map(unknown_interrupts));
     notes.extend(redirecting(after));
     notes.extend(after.knob_owners.iter().map(|writer| {
@@ -172,6 +179,60 @@ fn unresolved(silos: &Silos) -> Option<String> {
     let share = silos.unresolved.bytes_per_s / all;
     (share >= UNRESOLVED_WORTH_SAYING)
         .then(|| format!("the queue of {:.0}% of the bytes read was not found", share * 100.0))
+}
+
+/// Where much arrived that no counted reader took, most first, and who may have it.
+fn unread(observation: &Observation, silos: &Silos) -> Vec<String> {
+    let mut all: Vec<(Unread, String, String)> = Vec::new();
+    for (silo, unread) in silos.queues.iter().filter_map(|silo| Some((silo, silo.unread?))) {
+        let queue = silo.queue.map_or_else(String::new, |queue| format!(" on rx-{queue}"));
+        let name = silo.netdev.name.clone();
+        let takers = takers(observation, std::slice::from_ref(&name), silo.leased.as_deref());
+        all.push((unread, name, format!("{queue} were not read by a counted reader: {takers}")));
+    }
+    if let Some(on_backlogs) = &silos.unread_on_backlogs {
+        let takers = takers(observation, &on_backlogs.netdevs, None);
+        let text = format!(" were not read by a counted reader: {takers}");
+        all.push((on_backlogs.unread, on_backlogs.netdevs.join(", "), text));
+    }
+    all.sort_by(|(a, ..), (b, ..)| b.bytes_per_s.total_cmp(&a.bytes_per_s));
+    let note = |(unread, names, text): (Unread, String, String)| {
+        let (rest, arrived) = (bytes_per_s(unread.bytes_per_s), bytes_per_s(unread.arrived_per_s));
+        format!("{names}: {rest} of the {arrived} that arrived{text}")
+    };
+    all.into_iter().take(UNREAD_NAMED).map(note).collect()
+}
+
+/// Who may take the data of these netdevs where no hook counts it, with what shows that.
+fn takers(observation: &Observation, netdevs: &[String], leased: Option<&str>) -> String {
+    let Observation { after, attribution, .. } = observation;
+    let mut takers: Vec<String> = leased.iter().map(|user| format!("{user} (lease)")).collect();
+    let counts_copies =
+        attribution.hooks.iter().any(|it| it.quantity == COPIED && it.refused.is_none());
+    for socket in &attribution.packet_sockets {
+        let here = after.machine.is_own_netns(socket.netns)
+            && (socket.netdev.is_empty() || netdevs.contains(&socket.netdev));
+        let what = match socket.kind {
+            CaptureKind::Xdp => "AF_XDP",
+            CaptureKind::Ring => "packet mmap",
+            CaptureKind::Recv if counts_copies => continue,
+            CaptureKind::Recv => "packet socket",
+        };
+        if here && socket.packets > 0 {
+            let (comm, pid) = (&socket.holder.comm, socket.holder.tgid);
+            takers.push(format!("{comm} (pid {pid}, {what}: {} packets)", socket.packets));
+        }
+    }
+    let with_xdp = after.netdevs.iter().filter(|it| it.xdp.is_some());
+    let with_xdp = with_xdp.filter(|it| netdevs.contains(&it.name));
+    takers.extend(with_xdp.map(|it| format!("the XDP program of {}", it.name)));
+    if !counts_copies {
+        takers.push("a reader by MPTCP or raw sockets, which are not counted here".to_owned());
+    }
+    if takers.is_empty() {
+        return "they wait in a buffer, or a sockmap or the kernel itself takes them".to_owned();
+    }
+    format!("probably {}", takers.join(", "))
 }
 
 /// Netdevs with XDP: packets that XDP takes reach no hook except the poll's.

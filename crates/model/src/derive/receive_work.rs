@@ -87,8 +87,9 @@ pub fn steerable_share<'a>(rows: impl Iterator<Item = &'a Consumption>) -> Optio
         all += bytes;
         match (row.protocol, row.connected) {
             (Protocol::Tcp, _) | (_, Some(true)) => connected += bytes,
-            (_, None) => unknown += bytes,
-            (_, Some(false)) => {}
+            (Protocol::Udp, None) => unknown += bytes,
+            // RFS records the hash of TCP's and UDP's packets only.
+            _ => {}
         }
     }
     (all > 0.0).then(|| Bounds {

@@ -35,6 +35,18 @@ pub struct Silos {
     pub unresolved_here: OutsideTraffic,
     /// All forwarded traffic.
     pub forwarded: ForwardTotals,
+    /// What arrived on netdevs without a NAPI and no counted reader took; `None` if that is little,
+    /// or was not counted.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub unread_on_backlogs: Option<UnreadOnBacklogs>,
+}
+
+/// Payload that arrived on netdevs without a NAPI: the loopback, and veths without GRO.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[expect(missing_docs, reason = "the names say it")]
+pub struct UnreadOnBacklogs {
+    pub netdevs: Vec<String>,
+    pub unread: Unread,
 }
 
 /// One rx queue, or one NAPI with an unknown queue, and all that belongs to it.
@@ -92,7 +104,11 @@ pub struct Silo {
     /// is known to read or forward them.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub unknown_share: f64,
-    /// Share of the bytes whose queue is only probably this one.
+    /// The payload that arrived and that no counted reader took, where what arrived was counted
+    /// and this is more than 2 % of it; otherwise `None`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub unread: Option<Unread>,
+    /// Share of the bytes whose queue is only probably this one, or that are more than arrived.
     pub approximate_share: f64,
     /// Consumers that read the queue, heaviest first.
     pub consumers: Vec<ConsumerShare>,
@@ -112,6 +128,18 @@ pub struct Silo {
     pub xps_cpus: Option<CpuSet>,
     /// The user of the queue: AF_XDP, io_uring or a lease.
     pub leased: Option<String>,
+}
+
+/// Payload that arrived on a queue, in bytes per second.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+pub struct Unread {
+    /// Neither read by a counted reader nor forwarded nor dropped, at least.
+    pub bytes_per_s: f64,
+    /// All that arrived.
+    pub arrived_per_s: f64,
+    /// What was read from the queue beyond what arrived, at least.
+    pub beyond_per_s: f64,
 }
 
 /// Polls of one queue on one CPU.

@@ -48,22 +48,26 @@ pub fn silos(observation: &Observation, rates: &Rates) -> Silos {
     for (index, silo) in queues.iter_mut().enumerate() {
         let origin = map.origin_at(index);
         measure(silo, polled.get(&origin).map_or(&[][..], Vec::as_slice), &per_cpu);
-        let rows = read.get(&origin).map_or(&[][..], Vec::as_slice);
-        consume(silo, rows, after, attribution);
-        silo.consumers = consumers(rows, attribution, &wakeups);
-        silo.concentration = ReaderSpread::from_reads(&silo.read_on(), &after.topology);
         let rows = sent.get(&origin).map_or(&[][..], Vec::as_slice);
         silo.forwards = forwarding::egress_shares(rows, seconds, silo.packets_per_s.unwrap_or(0.0));
+        let rows = read.get(&origin).map_or(&[][..], Vec::as_slice);
+        let rows = without_copies(rows, !silo.forwards.is_empty());
+        consume(silo, &rows, after, attribution);
+        silo.consumers = consumers(&rows, attribution, &wakeups);
+        silo.concentration = ReaderSpread::from_reads(&silo.read_on(), &after.topology);
         silo.kthread_time = kthread_time(silo, observation, rates);
         let woken_by = silo.kthread.as_ref().map(|thread| of_kthread(thread.pid, attribution));
         silo.kthread_woken_by = woken_by.unwrap_or_default();
     }
-    let elsewhere = |rows: Vec<&Consumption>| OutsideTraffic {
-        bytes_per_s: per_s(total(&rows), seconds),
-        consumers: consumers(&rows, attribution, &wakeups),
+    let elsewhere = |rows: Vec<&Consumption>| {
+        let rows = without_copies(&rows, false);
+        OutsideTraffic {
+            bytes_per_s: per_s(total(&rows), seconds),
+            consumers: consumers(&rows, attribution, &wakeups),
+        }
     };
     own_shares(&mut queues, &per_cpu);
-    add_unknown(&mut queues, attribution, rates);
+    let unread_on_backlogs = add_unknown(&mut queues, observation, rates);
     let is_here = |row: &&&Consumption| after.machine.is_own_netns(row.consumer.netns);
     let unresolved_here: Vec<&Consumption> = unresolved.iter().filter(is_here).copied().collect();
     Silos {
@@ -73,6 +77,7 @@ pub fn silos(observation: &Observation, rates: &Rates) -> Silos {
         unresolved: elsewhere(unresolved),
         unresolved_here: elsewhere(unresolved_here),
         forwarded: forwarding::totals(&attribution.forwarded, &of_no_queue, seconds),
+        unread_on_backlogs,
     }
 }
 
@@ -339,6 +344,13 @@ fn consumption_by_origin<'a>(
         }
     }
     (read, elsewhere)
+}
+
+/// Leaves out what packet sockets read if others take the same packets: those are copies.
+fn without_copies<'a>(rows: &[&'a Consumption], is_forwarded: bool) -> Vec<&'a Consumption> {
+    let is_copy = |row: &&&Consumption| row.protocol == Protocol::Packet;
+    let others = rows.iter().any(|row| !is_copy(&row) && row.bytes > 0);
+    rows.iter().filter(|row| !(is_copy(row) && (others || is_forwarded))).copied().collect()
 }
 
 /// Groups forwarded traffic by the queue of arrival, and separately what arrived on no queue of

@@ -165,6 +165,7 @@ fn consumption(
         protocol: Protocol::Tcp,
         bytes: 0,
         events: 0,
+        first_reads: 0,
         approximate: !sure,
         connected: None,
     })

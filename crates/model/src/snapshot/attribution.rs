@@ -9,12 +9,15 @@ use serde::{Deserialize, Serialize};
 use crate::machine::cpuset::{CpuId, CpuSet};
 use crate::machine::ids::NapiId;
 use crate::snapshot::count::{count, optional_count};
-use crate::snapshot::datagrams::{self, Datagrams};
 use crate::snapshot::drops::{self, DroppedPackets};
 use crate::snapshot::flow::Flow;
+use crate::snapshot::ip_packets::{self, IpPackets};
 use crate::snapshot::packet_sockets::{self, PacketSocket};
 use crate::snapshot::runqueue::RunqueueLatency;
 use crate::snapshot::stage_samples::StageSamples;
+
+/// [`Hook::quantity`] of the hook that counts reads of sockets other than TCP's and UDP's.
+pub const COPIED: &str = "mptcp, raw and packet bytes";
 
 /// The counts of one window.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -50,9 +53,9 @@ pub struct Attribution {
     /// Packets that the kernel dropped, in all network namespaces. Empty if not requested.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub drops: Vec<DroppedPackets>,
-    /// UDP packets that entered and left each network namespace. Empty if not requested.
+    /// IP packets that entered and left each network namespace. Empty if not requested.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub datagrams: Vec<Datagrams>,
+    pub ip_packets: Vec<IpPackets>,
     /// Packet sockets of all network namespaces. Empty if not requested.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub packet_sockets: Vec<PacketSocket>,
@@ -190,9 +193,9 @@ impl Attribution {
         self.counts_whole(packet_sockets::QUANTITY)
     }
 
-    /// Whether UDP packets that enter and leave namespaces were counted during the whole window.
-    pub fn counts_datagrams(&self) -> bool {
-        self.counts_whole(datagrams::QUANTITY)
+    /// Whether IP packets that enter and leave namespaces were counted during the whole window.
+    pub fn counts_ip_packets(&self) -> bool {
+        self.counts_whole(ip_packets::QUANTITY)
     }
 
     fn counts_whole(&self, quantity: &str) -> bool {
@@ -209,7 +212,7 @@ impl Attribution {
         self.wakeups.extend(next.wakeups);
         self.forwarded.extend(next.forwarded);
         self.drops.extend(next.drops);
-        self.datagrams.extend(next.datagrams);
+        self.ip_packets.extend(next.ip_packets);
         self.packet_sockets.extend(next.packet_sockets);
         self.drops_elapsed += next.drops_elapsed;
         self.flows.extend(next.flows);
@@ -301,12 +304,22 @@ pub struct Consumption {
     /// Number of reads.
     #[serde(deserialize_with = "count")]
     pub events: u64,
+    /// Those of them whose bytes are not known: the first read of each TCP socket that was open
+    /// before the programs were attached.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    #[serde(deserialize_with = "count")]
+    pub first_reads: u64,
     /// The byte count is exact, but the queue may belong to another packet of the same socket.
     pub approximate: bool,
     /// Whether the UDP socket is connected, because RFS steers only connected sockets. `None` for
-    /// TCP, or if not observed.
+    /// others, or if not observed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub connected: Option<bool>,
+}
+
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde passes a reference")]
+fn is_zero(count: &u64) -> bool {
+    *count == 0
 }
 
 /// Datagrams that a process read from one socket of a group that shares an address and port.
@@ -396,8 +409,15 @@ pub struct Consumer {
 #[serde(rename_all = "snake_case")]
 #[expect(missing_docs, reason = "the names are complete")]
 pub enum Protocol {
+    /// MPTCP included.
     Tcp,
     Udp,
+    /// A raw socket of a protocol other than ICMP.
+    Raw,
+    /// A raw socket or ping socket of ICMP or ICMPv6.
+    Icmp,
+    /// Read from a packet socket (`AF_PACKET`): copies of what others may receive too.
+    Packet,
 }
 
 /// How the NAPI instance and queue of a consumption were found.

@@ -37,6 +37,9 @@ pub struct PacketSocket {
     /// without those that it lost).
     #[serde(deserialize_with = "count")]
     pub packets: u64,
+    /// Packets that waited in its receive queue at the end, less those of the beginning.
+    #[serde(default)]
+    pub waiting: i64,
     /// Packets that found its ring or buffer full (`tp_drops`; `rx_dropped` and `rx_ring_full`). At
     /// least: a program that reads its `PACKET_STATISTICS` sets both to 0.
     #[serde(deserialize_with = "count")]

@@ -24,13 +24,13 @@ mod settings;
 mod traffic;
 
 /// Number of seconds for which a scene is observed.
-const SECONDS: u64 = 10;
+pub(crate) const SECONDS: u64 = 10;
 /// Clock ticks in [`SECONDS`] (USER_HZ is 100).
 const TICKS: f64 = 1000.0;
 /// First NAPI id. The kernel's ids begin above the number of CPUs.
 const FIRST_NAPI: u32 = 8193;
 /// The network namespace of all netdevs.
-const NETNS: u32 = 4_026_531_840;
+pub(crate) const NETNS: u32 = 4_026_531_840;
 
 /// A synthetic host.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]

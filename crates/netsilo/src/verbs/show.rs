@@ -53,12 +53,14 @@ pub(crate) struct Args {
 
 impl Args {
     /// The eBPF programs. If they ran all the time, measuring softirq time would cost as much as
-    /// all others together.
+    /// all others together, and what arrives and is dropped more.
     fn options(&self) -> Options {
         Options {
             time: self.watch.is_none() || self.exact || self.stages,
             stages: self.stages,
             packet_sockets: true,
+            ip_packets: self.watch.is_none() || self.exact,
+            drops: self.watch.is_none() || self.exact,
             ..if self.exact { Options::exact() } else { Options::default() }
         }
     }

@@ -3,7 +3,7 @@
 
 use std::fmt::Write as _;
 
-use netsilo_decide::judge::balance::Balance;
+use netsilo_decide::judge::balance::{Balance, Balanced};
 use netsilo_decide::judge::dropped::DropRow;
 use netsilo_decide::judge::ledger::{Ledger, LossCounter, StageLosses};
 use netsilo_model::derive::drop_class::DropClass;
@@ -33,16 +33,14 @@ pub(crate) fn render(ledger: &Ledger, all: bool) -> Styled {
     let lost = |stage: &&StageLosses| stage.since_boot > 0 || stage.count > 0;
     let stages = ledger.stages.iter().filter(lost).filter(is_told);
     let rows: Vec<_> = stages.map(stage_row).collect();
-    if rows.is_empty() {
-        let mut text = dropped(ledger, all);
-        text.append(&balance(ledger, all));
-        return text;
+    let mut text = Styled::default();
+    if !rows.is_empty() {
+        let header = ["  packets lost", "now", "per s", "since boot", "where"];
+        let numeric = |name: &str| matches!(name, "now" | "per s" | "since boot");
+        let _ = writeln!(text);
+        text.append(&whole(&header, &rows, numeric));
+        let _ = writeln!(text);
     }
-    let header = ["  packets lost", "now", "per s", "since boot", "where"];
-    let numeric = |name: &str| matches!(name, "now" | "per s" | "since boot");
-    let mut text = Styled::from("\n".to_owned());
-    text.append(&whole(&header, &rows, numeric));
-    let _ = writeln!(text);
     if let Some(next) = &ledger.next {
         text.push(Meaning::Title, format_args!("  next: {next}\n"));
     }
@@ -115,7 +113,7 @@ pub(crate) fn drop_row(row: &DropRow) -> Vec<Styled> {
     ]
 }
 
-/// The UDP packets that nobody accounts for. With `all`, those of each network namespace, and where
+/// The packets that nobody accounts for. With `all`, those of each network namespace, and where
 /// the others went.
 fn balance(ledger: &Ledger, all: bool) -> Styled {
     let told: Vec<_> = ledger.balance.iter().flatten().filter(|it| all || it.has_gap()).collect();
@@ -123,21 +121,24 @@ fn balance(ledger: &Ledger, all: bool) -> Styled {
         return Styled::default();
     }
     let row = |it: &&Balance| -> Vec<Styled> {
-        let netns = match it.netns {
-            Some(netns) => format!("  netns {netns}"),
-            None => "  here".to_owned(),
+        let kind = match it.of {
+            Balanced::Udp => "udp",
+            Balanced::Raw => "for raw sockets",
+            Balanced::PacketSockets => "of packet sockets",
         };
-        let mut row: Vec<Styled> = vec![netns.into()];
-        let counts = [it.arrived, it.read, it.forwarded, it.tunnelled, it.dropped];
+        let netns = it.netns.map_or_else(String::new, |netns| format!(", netns {netns}"));
+        let mut row: Vec<Styled> = vec![format!("  {kind}{netns}").into()];
+        let counts = [it.arrived, it.read, it.forwarded, it.tunnelled, it.dropped, it.waiting];
         row.extend(counts.map(|count| Styled::from(count.to_string())));
         let meaning = if it.has_gap() { Meaning::Bad } else { Meaning::Plain };
         row.push(Styled::new(meaning, it.not_accounted));
         row
     };
-    let header = ["  udp packets", "arrived", "read", "left", "tunnelled", "dropped", "other"];
+    let header =
+        ["  packets", "arrived", "read", "left", "tunnelled", "dropped", "waiting", "other"];
     let rows: Vec<_> = told.iter().map(row).collect();
     let mut text = Styled::from("\n".to_owned());
-    text.append(&whole(&header, &rows, |name| name != "  udp packets"));
+    text.append(&whole(&header, &rows, |name| name != "  packets"));
     if told.iter().any(|it| it.has_gap()) {
         let note = "\n  other: not accounted for. They wait in a buffer, or netsilo does not \
                     see who takes them\n  (sockmap, a protocol in the kernel)";

@@ -83,6 +83,7 @@ fn attribution() -> Attribution {
         protocol: Protocol::Tcp,
         bytes: 40_000_000,
         events: 20_000,
+        first_reads: 0,
         approximate: false,
         connected: None,
     };

@@ -60,18 +60,19 @@ ip neigh add 10.10.0.2 lladdr 02:00:00:00:00:02 dev tap0 nud permanent
 ip route add blackhole 203.0.113.128/25
 ";
 
-/// Programs that drop the UDP packets of one port, for tc and XDP.
+/// Programs that drop the UDP packets of one port, for tc and XDP, or keep them.
 const PROGRAMS: &str = "
 #define SECTION(name) __attribute__((section(name), used))
 static long (*load)(void *skb, unsigned at, void *to, unsigned length) = (void *)26;
-static int tc(void *skb, unsigned short wanted)
+static int tc(void *skb, unsigned short wanted, int action)
 {
     unsigned short port = 0;
     load(skb, 36, &port, 2);
-    return port == __builtin_bswap16(wanted) ? 2 : -1;
+    return port == __builtin_bswap16(wanted) ? action : -1;
 }
-SECTION(\"tc/ingress\") int on_ingress(void *skb) { return tc(skb, 7005); }
-SECTION(\"tc/egress\") int on_egress(void *skb) { return tc(skb, 7006); }
+SECTION(\"tc/ingress\") int on_ingress(void *skb) { return tc(skb, 7005, 2); }
+SECTION(\"tc/egress\") int on_egress(void *skb) { return tc(skb, 7006, 2); }
+SECTION(\"tc/stolen\") int steal(void *skb) { return tc(skb, 7030, 4); }
 SECTION(\"xdp\") int early(unsigned *frame)
 {
     unsigned char *data = (void *)(long)frame[0], *end = (void *)(long)frame[1];
@@ -94,7 +95,7 @@ fn sh(netns: &str, script: &str, object: &Path) {
 }
 
 /// Compiles [`PROGRAMS`].
-fn programs(folder: &Path) -> PathBuf {
+pub(crate) fn programs(folder: &Path) -> PathBuf {
     let (source, object) = (folder.join("drop.c"), folder.join("drop.o"));
     std::fs::write(&source, PROGRAMS).unwrap();
     let mut clang = Command::new("clang");
@@ -104,7 +105,7 @@ fn programs(folder: &Path) -> PathBuf {
 }
 
 /// Runs in a thread of this network namespace.
-fn within<T: Send>(netns: &str, run: impl FnOnce() -> T + Send) -> T {
+pub(crate) fn within<T: Send>(netns: &str, run: impl FnOnce() -> T + Send) -> T {
     let namespace = File::open(format!("/run/netns/{netns}")).unwrap();
     thread::scope(|scope| {
         let run = || {

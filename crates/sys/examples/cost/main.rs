@@ -6,7 +6,7 @@
 //!     cost 5 arrivals        also flows by rx queue
 //!     cost 5 runqueue        also waits of readers
 //!     cost 5 drops           also dropped packets
-//!     cost 5 datagrams       also UDP packets that enter and leave
+//!     cost 5 ip-packets      also IP packets that enter and leave, and reads of raw sockets
 //!     cost 5 packet-sockets  also packet sockets: an event is an open file
 //!     cost 5 exact           without sampling
 //!
@@ -56,7 +56,7 @@ fn main() -> Result<(), Box<dyn Error>> {
         arrivals: asked("arrivals"),
         runqueue: asked("runqueue"),
         drops: asked("drops"),
-        datagrams: asked("datagrams"),
+        ip_packets: asked("ip-packets"),
         packet_sockets: asked("packet-sockets"),
         ..sampling
     };

@@ -10,7 +10,7 @@ use netsilo_model::snapshot::attribution::{
     Consumer, Consumption, CpuTime, Forwarded, GroupReads, Poll, Protocol, QueueResolution,
     Reschedules, Sampling, Wakeup,
 };
-use netsilo_model::snapshot::datagrams::Datagrams;
+use netsilo_model::snapshot::ip_packets::{IpClass, IpPackets};
 
 use crate::bpf::cgroup::Cgroups;
 use crate::bpf::layout::{self, KEY_WORDS, TIME_WORDS};
@@ -108,29 +108,59 @@ pub(crate) fn forwarded(entries: Vec<Entry>) -> Vec<Forwarded> {
     rows
 }
 
-/// Decodes entries of the table of `bpf/datagrams.bpf.c`, and adds the packets that were read.
-pub(crate) fn datagrams(entries: Vec<Entry>, reads: &[Entry]) -> Vec<Datagrams> {
-    let mut sums: BTreeMap<u32, Datagrams> = BTreeMap::new();
-    let new = |netns| Datagrams { netns, ..Datagrams::default() };
-    for read in reads.iter().filter(|it| !is_member(it)) {
+/// Decodes entries of the table of `bpf/ip_packets.bpf.c`, and adds the packets that were read.
+pub(crate) fn ip_packets(entries: Vec<Entry>, reads: &[Entry]) -> Vec<IpPackets> {
+    let mut rows: BTreeMap<_, IpPackets> = BTreeMap::new();
+    for read in reads {
+        let class = match field(read.key[layout::READ_KINDS], layout::PROTOCOL_BIT) {
+            layout::PROTOCOL_UDP => IpClass::Udp,
+            layout::PROTOCOL_RAW => IpClass::Other,
+            _ => continue,
+        };
         let netns = read.key[layout::READ_TGID_NETNS] as u32;
-        let sum = &mut sums.entry(netns).or_insert_with(|| new(netns)).read;
-        *sum = sum.saturating_add(read.sums[2]);
+        add(&mut rows.entry((netns, class, 0, None)).or_default().read, read.sums[2]);
     }
     for entry in entries {
-        let netns = entry.key[layout::DATAGRAM_NETNS] as u32;
-        let all = sums.entry(netns).or_insert_with(|| new(netns));
-        let sum = match entry.key[layout::DATAGRAM_PASSAGE] as usize {
-            layout::DATAGRAM_ENTERED => &mut all.entered,
-            layout::DATAGRAM_TUNNELLED => &mut all.tunnelled,
-            _ => &mut all.left,
+        let (netns, ifindex) = halves(entry.key[layout::IP_NETNS_IFINDEX]);
+        let passage = entry.key[layout::IP_PASSAGE_QUEUE];
+        let class = match field(passage, layout::IP_CLASS_BIT) {
+            layout::IP_UDP => IpClass::Udp,
+            layout::IP_OTHER => IpClass::Other,
+            _ => IpClass::Tcp,
         };
-        *sum = sum.saturating_add(entry.sums[0]);
+        let queue = (passage as u32).checked_sub(1);
+        let row = rows.entry((netns, class, ifindex, queue)).or_default();
+        let [packets, bytes, _] = entry.sums;
+        match field(passage, layout::IP_PASSAGE_BIT) {
+            layout::IP_ENTERED => {
+                add(&mut row.entered, packets);
+                add(&mut row.entered_bytes, bytes);
+            }
+            layout::IP_TUNNELLED => {
+                add(&mut row.tunnelled, packets);
+                add(&mut row.tunnelled_bytes, bytes);
+            }
+            _ => {
+                add(&mut row.left, packets);
+                add(&mut row.left_bytes, bytes);
+            }
+        }
     }
-    sums.into_values().filter(|it| it.entered > 0 || it.read > 0).collect()
+    let named = |((netns, class, ifindex, rx_queue), row)| IpPackets {
+        netns,
+        class,
+        ifindex,
+        rx_queue,
+        ..row
+    };
+    rows.into_iter().map(named).collect()
 }
 
-/// Decodes entries of the table that `bpf/tcp.bpf.c`, `bpf/mptcp.bpf.c` and `bpf/udp.bpf.c` fill
+fn add(sum: &mut u64, more: u64) {
+    *sum = sum.saturating_add(more);
+}
+
+/// Decodes entries of the table that `bpf/tcp.bpf.c`, `bpf/udp.bpf.c` and `bpf/copied.bpf.c` fill
 /// (`bpf/reads.h`).
 ///
 /// If a single CPU polled a NAPI, that NAPI's data is attributed to that CPU.
@@ -156,16 +186,12 @@ pub(crate) fn consumption(
     consumption
 }
 
-/// Whether a row of the table of reads is that of a socket of a group.
-fn is_member(row: &Entry) -> bool {
-    field(row.key[layout::READ_KINDS], layout::PROTOCOL_BIT) == layout::PROTOCOL_MEMBER
-}
-
 /// Decodes the rows of sockets of a group in the same table. The sums of one socket, on all CPUs,
 /// become one row.
 pub(crate) fn group_reads(entries: &[Entry]) -> Vec<GroupReads> {
     let mut sockets: BTreeMap<(u64, u64), GroupReads> = BTreeMap::new();
-    for entry in entries.iter().filter(|it| is_member(it)) {
+    let protocol = |it: &Entry| field(it.key[layout::READ_KINDS], layout::PROTOCOL_BIT);
+    for entry in entries.iter().filter(|it| protocol(it) == layout::PROTOCOL_MEMBER) {
         let (tgid, netns) = halves(entry.key[layout::READ_TGID_NETNS]);
         let (group, port) = halves(entry.key[layout::MEMBER_GROUP_PORT]);
         let socket = (entry.key[layout::MEMBER_SOCKET], entry.key[layout::READ_TGID_NETNS]);
@@ -200,6 +226,9 @@ impl Read {
         let protocol = match field(kinds, layout::PROTOCOL_BIT) {
             layout::PROTOCOL_TCP => Protocol::Tcp,
             layout::PROTOCOL_UDP => Protocol::Udp,
+            layout::PROTOCOL_RAW => Protocol::Raw,
+            layout::PROTOCOL_ICMP => Protocol::Icmp,
+            layout::PROTOCOL_PACKET => Protocol::Packet,
             _ => return None,
         };
         let resolved = match field(kinds, layout::RESOLVED_BIT) {
@@ -240,6 +269,7 @@ impl Read {
             protocol: self.protocol,
             bytes: self.entry.sums[0],
             events: self.entry.sums[1],
+            first_reads: if self.protocol == Protocol::Tcp { self.entry.sums[2] } else { 0 },
             approximate: field(kinds, layout::APPROXIMATE_BIT) & 1 == 1,
             connected: match field(kinds, layout::CONNECTED_BIT) {
                 layout::CONNECTED_NO => Some(false),

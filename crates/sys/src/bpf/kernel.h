@@ -50,7 +50,7 @@ enum {
 enum { AF_INET = 2, AF_INET6 = 10 };
 enum { SOCK_DGRAM = 2 };
 enum { MSG_PEEK = 2 };
-enum { IPPROTO_TCP = 6, IPPROTO_UDP = 17, IPPROTO_MPTCP = 262 };
+enum { IPPROTO_ICMP = 1, IPPROTO_TCP = 6, IPPROTO_UDP = 17, IPPROTO_ICMPV6 = 58, IPPROTO_MPTCP = 262 };
 enum { ETH_P_IP = 0x0800, ETH_P_8021Q = 0x8100, ETH_P_IPV6 = 0x86dd, ETH_P_8021AD = 0x88a8 };
 enum { TASK_COMM_LEN = 16, IFNAMSIZ = 16 };
 /* include/net/tcp_states.h */
@@ -145,8 +145,13 @@ struct sock_reuseport {
 	u16 num_socks;
 } KERNEL;
 
+struct sk_buff_head {
+	u32 qlen;
+} KERNEL;
+
 struct sock {
 	struct sock_common __sk_common;
+	struct sk_buff_head sk_receive_queue;
 	struct sock_reuseport *sk_reuseport_cb;
 	struct socket *sk_socket;
 	struct sock_cgroup_data sk_cgrp_data;
@@ -179,6 +184,7 @@ struct sk_buff {
 	int skb_iif;
 	u32 hash;
 	u8 sw_hash : 1;
+	u8 pkt_type : 3;
 	u32 napi_id;
 	__be16 protocol;
 	u16 mac_header;

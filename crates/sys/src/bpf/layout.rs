@@ -43,13 +43,18 @@ layout! {
     DROP_CGROUP = 4;
     /// The bit of the word `DROP_PORT` that is set for packets that had not entered the stack.
     DROP_SENT_BIT = 32;
-    // and of the key in `bpf/datagrams.bpf.c`
-    DATAGRAM_NETNS = 0;
-    DATAGRAM_PASSAGE = 1;
-    /// The word `DATAGRAM_PASSAGE`.
-    DATAGRAM_ENTERED = 0;
-    DATAGRAM_TUNNELLED = 1;
-    DATAGRAM_LEFT = 2;
+    // and of the key in `bpf/ip_packets.bpf.c`
+    IP_NETNS_IFINDEX = 0;
+    IP_PASSAGE_QUEUE = 1;
+    /// The first bit of two fields in the word `IP_PASSAGE_QUEUE`, and their values.
+    IP_PASSAGE_BIT = 32;
+    IP_ENTERED = 0;
+    IP_TUNNELLED = 1;
+    IP_LEFT = 2;
+    IP_CLASS_BIT = 40;
+    IP_TCP = 1;
+    IP_UDP = 2;
+    IP_OTHER = 3;
     // and of the key in `bpf/reads.h`
     READ_CGROUP = 0;
     READ_TGID_NETNS = 1;
@@ -76,6 +81,9 @@ layout! {
     PROTOCOL_UDP = 2;
     /// No protocol: a row of a socket of a group.
     PROTOCOL_MEMBER = 3;
+    PROTOCOL_RAW = 4;
+    PROTOCOL_ICMP = 5;
+    PROTOCOL_PACKET = 6;
     CONNECTED_NOT_KNOWN = 0;
     CONNECTED_NO = 1;
     CONNECTED_YES = 2;
@@ -156,9 +164,10 @@ layout! {
     PACKET_SOCKET_NETNS = 20;
     PACKET_SOCKET_PACKETS = 24;
     PACKET_SOCKET_KIND = 28;
-    PACKET_SOCKET_COMM = 32;
-    PACKET_SOCKET_NETDEV = 48;
-    SIZEOF_PACKET_SOCKET = 64;
+    PACKET_SOCKET_WAITING = 32;
+    PACKET_SOCKET_COMM = 40;
+    PACKET_SOCKET_NETDEV = 56;
+    SIZEOF_PACKET_SOCKET = 72;
     /// Its kinds.
     CAPTURE_RECV = 0;
     CAPTURE_RING = 1;

@@ -7,8 +7,8 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 use std::path::Path;
 
 use libbpf_rs::{Iter, Link, MapCore, MapHandle, Object, ObjectBuilder, OpenObject};
-use netsilo_model::snapshot::attribution::Hook;
-use netsilo_model::snapshot::{datagrams, drops, packet_sockets, runqueue};
+use netsilo_model::snapshot::attribution::{COPIED, Hook};
+use netsilo_model::snapshot::{drops, ip_packets, packet_sockets, runqueue};
 
 use crate::bpf::layout;
 
@@ -70,8 +70,9 @@ impl Source {
         Self { marks_readers: true, ..Self::new(object!("tcp"), "tcp bytes", programs) }
     }
 
-    pub(crate) fn mptcp() -> Self {
-        Self { marks_readers: true, ..Self::new(object!("mptcp"), "mptcp bytes", &["mptcp_read"]) }
+    pub(crate) fn copied() -> Self {
+        let source = Self::new(object!("copied"), COPIED, &["copied_read"]);
+        Self { marks_readers: true, ..source }
     }
 
     /// The variants of `bpf/udp.bpf.c` in order of preference; the first that attaches completely
@@ -107,9 +108,9 @@ impl Source {
         vec![variant("drop_of_socket"), variant("drop_with_reason"), variant("drop")]
     }
 
-    pub(crate) fn datagrams() -> Self {
-        let programs = &["datagram_enters", "datagram_leaves"];
-        Self { half: true, ..Self::new(object!("datagrams"), datagrams::QUANTITY, programs) }
+    pub(crate) fn ip_packets() -> Self {
+        let programs = &["packet_enters", "packet_leaves"];
+        Self::new(object!("ip_packets"), ip_packets::QUANTITY, programs)
     }
 
     pub(crate) fn packet_sockets() -> Self {

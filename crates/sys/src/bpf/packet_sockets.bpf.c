@@ -17,7 +17,7 @@ enum { RECV = LAYOUT_CAPTURE_RECV, RING = LAYOUT_CAPTURE_RING, XDP = LAYOUT_CAPT
 struct packet_socket {
 	u64 inode;
 	u64 lost;
-	u32 tgid, netns, packets, kind;
+	u32 tgid, netns, packets, kind, waiting, unused;
 	char comm[TASK_COMM_LEN], netdev[IFNAMSIZ];
 };
 AT_BYTE(struct packet_socket, inode, LAYOUT_PACKET_SOCKET_INODE);
@@ -26,6 +26,7 @@ AT_BYTE(struct packet_socket, netns, LAYOUT_PACKET_SOCKET_NETNS);
 AT_BYTE(struct packet_socket, packets, LAYOUT_PACKET_SOCKET_PACKETS);
 AT_BYTE(struct packet_socket, lost, LAYOUT_PACKET_SOCKET_LOST);
 AT_BYTE(struct packet_socket, kind, LAYOUT_PACKET_SOCKET_KIND);
+AT_BYTE(struct packet_socket, waiting, LAYOUT_PACKET_SOCKET_WAITING);
 AT_BYTE(struct packet_socket, comm, LAYOUT_PACKET_SOCKET_COMM);
 AT_BYTE(struct packet_socket, netdev, LAYOUT_PACKET_SOCKET_NETDEV);
 SIZE_OF(struct packet_socket, LAYOUT_SIZEOF_PACKET_SOCKET);
@@ -99,6 +100,7 @@ static __always_inline const struct net_device *fill_packet(const struct packet_
 	found->packets = BPF_CORE_READ(packet, stats.stats1.tp_packets);
 	found->lost = (u32)BPF_CORE_READ(packet, tp_drops.counter);
 	found->kind = BPF_CORE_READ(packet, rx_ring.pg_vec) ? RING : RECV;
+	found->waiting = BPF_CORE_READ((const struct sock *)packet, sk_receive_queue.qlen);
 	return BPF_CORE_READ(packet, prot_hook.dev);
 }
 

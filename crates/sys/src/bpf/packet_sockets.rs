@@ -12,7 +12,7 @@ use crate::bpf::load::Loaded;
 /// The iterator, and the counts of each socket (by inode) at the last read.
 pub(crate) struct PacketSockets {
     pub(crate) iterator: Loaded,
-    before: BTreeMap<u64, (u64, u64)>,
+    before: BTreeMap<u64, (u64, u64, i64)>,
 }
 
 impl PacketSockets {
@@ -25,13 +25,15 @@ impl PacketSockets {
         let bytes = self.iterator.iterate()?;
         let all: BTreeMap<u64, PacketSocket> =
             bytes.chunks_exact(layout::SIZEOF_PACKET_SOCKET).rev().filter_map(socket).collect();
-        let counts = all.iter().map(|(inode, it)| (*inode, (it.packets, it.lost))).collect();
+        let counts =
+            all.iter().map(|(inode, it)| (*inode, (it.packets, it.lost, it.waiting))).collect();
         let before = std::mem::replace(&mut self.before, counts);
         let since = |(inode, mut it): (u64, PacketSocket)| {
-            let (packets, lost) = before.get(&inode).copied().unwrap_or_default();
+            let (packets, lost, waiting) = before.get(&inode).copied().unwrap_or_default();
             // A program that reads its statistics sets both to 0.
             it.packets = it.packets.checked_sub(packets).unwrap_or(it.packets);
             it.lost = it.lost.checked_sub(lost).unwrap_or(it.lost);
+            it.waiting -= waiting;
             it
         };
         Ok(all.into_iter().map(since).collect())
@@ -61,6 +63,7 @@ fn socket(bytes: &[u8]) -> Option<(u64, PacketSocket)> {
             _ => CaptureKind::Xdp,
         },
         packets: word(layout::PACKET_SOCKET_PACKETS)?.into(),
+        waiting: word(layout::PACKET_SOCKET_WAITING)?.into(),
         lost: long(layout::PACKET_SOCKET_LOST)?,
     };
     Some((inode, socket))
@@ -75,17 +78,17 @@ mod tests {
         let mut bytes = vec![0; layout::SIZEOF_PACKET_SOCKET];
         bytes[..8].copy_from_slice(&77_u64.to_ne_bytes());
         bytes[8..16].copy_from_slice(&30_u64.to_ne_bytes());
-        for (at, word) in [(16, 812_u32), (20, 5), (24, 900), (28, 1)] {
+        for (at, word) in [(16, 812_u32), (20, 5), (24, 900), (28, 1), (32, 4)] {
             bytes[at..at + 4].copy_from_slice(&word.to_ne_bytes());
         }
-        bytes[32..35].copy_from_slice(b"ids");
-        bytes[48..52].copy_from_slice(b"eth0");
+        bytes[40..43].copy_from_slice(b"ids");
+        bytes[56..60].copy_from_slice(b"eth0");
         let (inode, read) = socket(&bytes).unwrap();
         assert_eq!(inode, 77);
         assert_eq!((read.holder.tgid, read.holder.comm.as_str()), (812, "ids"));
         assert_eq!((read.netns, read.netdev.as_str()), (5, "eth0"));
         assert_eq!(read.kind, CaptureKind::Ring);
-        assert_eq!((read.packets, read.lost), (900, 30));
+        assert_eq!((read.packets, read.lost, read.waiting), (900, 30, 4));
         for end in 0..bytes.len() {
             assert_eq!(socket(&bytes[..end]), None, "{end} bytes");
         }

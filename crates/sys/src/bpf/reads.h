@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause) */
-/* Counts a read by consumer, CPU and queue. Shared by the TCP and UDP programs. */
+/* Counts a read by consumer, CPU and queue. Shared by all programs that count reads. */
 #pragma once
 #define TABLE reads
 #include "count.h"
@@ -8,7 +8,13 @@
 #include "readers.h"
 #include "time.h"
 
-enum protocol { TCP = LAYOUT_PROTOCOL_TCP, UDP = LAYOUT_PROTOCOL_UDP };
+enum protocol {
+	TCP = LAYOUT_PROTOCOL_TCP,
+	UDP = LAYOUT_PROTOCOL_UDP,
+	RAW = LAYOUT_PROTOCOL_RAW,
+	ICMP = LAYOUT_PROTOCOL_ICMP,
+	PACKET = LAYOUT_PROTOCOL_PACKET,
+};
 enum connected {
 	NOT_KNOWN = LAYOUT_CONNECTED_NOT_KNOWN,
 	UNCONNECTED = LAYOUT_CONNECTED_NO,
@@ -87,7 +93,7 @@ static __always_inline struct slot *slot_of_reader(struct key *key, bool *fresh)
 	return slot;
 }
 
-/* `reads` with `bytes` and `packets` together. */
+/* `reads` with `bytes` and `packets` together; of TCP, `packets` are first reads without bytes. */
 static __always_inline void count_read(const struct read *read, u64 bytes, u64 reads, u64 packets)
 {
 	struct key key = {};

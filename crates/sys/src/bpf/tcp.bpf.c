@@ -114,21 +114,22 @@ static __always_inline void find_queue(const struct sock *sk, struct seen *seen,
 	}
 }
 
-/* Counts the bytes read since the last call, for the running thread. */
+/* Counts the bytes read since the last call, for the running thread. Of a first call they are not known. */
 static __always_inline void count_taken(struct sock *sk, struct tcp_sock *tcp, struct seen *seen, u32 reads)
 {
 	struct read read = { .protocol = TCP, .poll_cpu = -1 };
 	u64 taken = taken_from(sk, tcp), bytes = taken - seen->taken;
-	u32 window = window_now();
+	u32 window = window_now(), first = 0;
 
 	seen->taken = taken;
 	if (seen->window != window) {
 		/* Established before this program was attached: this read sets the baseline. */
 		seen->window = window;
+		bytes = 0;
+		first = reads;
+	} else if (!bytes) {
 		return;
 	}
-	if (!bytes)
-		return;
 	find_queue(sk, seen, &read);
 	read.protocol_cpu = sk->__sk_common.skc_incoming_cpu;
 	read.netns = netns_of(sk);
@@ -137,7 +138,7 @@ static __always_inline void count_taken(struct sock *sk, struct tcp_sock *tcp, s
 	 * spinlock.
 	 */
 	read.in_kernel = !sk->sk_lock.owned;
-	count_read(&read, bytes, reads, 0);
+	count_read(&read, bytes, reads, first);
 }
 
 static __always_inline void after_read(struct sock *sk)

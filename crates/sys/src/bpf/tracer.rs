@@ -20,7 +20,7 @@ use rustix::time::{ClockId, clock_getres};
 use crate::bpf::arrived::Arrived;
 use crate::bpf::cgroup::Cgroups;
 use crate::bpf::decode::{
-    TIME_OPEN, consumption, cpu_times, datagrams, forwarded, group_reads, polls, sampled, since,
+    TIME_OPEN, consumption, cpu_times, forwarded, group_reads, ip_packets, polls, sampled, since,
     wakeups,
 };
 use crate::bpf::drops::DropNames;
@@ -53,8 +53,9 @@ pub struct Options {
     pub drops: bool,
     /// What packet sockets take and lose. Each reading examines the open files of all processes.
     pub packet_sockets: bool,
-    /// How many UDP packets enter and leave each network namespace. Examines each packet.
-    pub datagrams: bool,
+    /// How many IP packets enter and leave each network namespace, and what raw and packet sockets
+    /// read. Examines each packet.
+    pub ip_packets: bool,
     /// How long threads that read sockets wait for a CPU. Examines every wakeup and context switch.
     pub runqueue: bool,
     /// How many reads, polls and softirqs (each) a CPU examines per second before it samples
@@ -79,7 +80,7 @@ impl Options {
     /// from the reads of one process.
     pub fn of_check() -> Self {
         let examined_per_s = Some(EXAMINED_PER_S_BY_CHECK);
-        Self { stages: true, datagrams: true, examined_per_s, ..Self::for_findings() }
+        Self { stages: true, ip_packets: true, examined_per_s, ..Self::for_findings() }
     }
 }
 
@@ -93,7 +94,7 @@ impl Default for Options {
             arrivals: false,
             drops: false,
             packet_sockets: false,
-            datagrams: false,
+            ip_packets: false,
             runqueue: false,
             examined_per_s: Some(EXAMINED_PER_S),
         }
@@ -118,8 +119,8 @@ pub struct Tracer {
     packet_sockets: Option<PacketSockets>,
     /// Whether the program that counts forwarded packets is loaded.
     forward: bool,
-    /// Whether the program that counts reads of MPTCP sockets is loaded.
-    mptcp: bool,
+    /// Whether the program that counts reads of MPTCP, raw and packet sockets is loaded.
+    copied: bool,
     /// Every hook with its reason, if nothing could be loaded.
     refused: Vec<Hook>,
     cgroups: Cgroups,
@@ -160,8 +161,8 @@ struct Tables {
     wakeups: Table,
     forwards: Table,
     drops: Table,
-    /// `None` unless [`Options::datagrams`] is set.
-    datagrams: Option<Table>,
+    /// `None` unless [`Options::ip_packets`] is set.
+    ip_packets: Option<Table>,
     /// Which half of each table is in use.
     turn: Turn,
     arrived: Arrived,
@@ -213,7 +214,7 @@ impl Tracer {
             flows: None,
             packet_sockets: None,
             forward: false,
-            mptcp: false,
+            copied: false,
             refused,
             cgroups: Cgroups::new(),
             names: DropNames::default(),
@@ -267,9 +268,9 @@ impl Tracer {
             let loaded = self.load_later(&Source::forward());
             self.loaded.extend(loaded);
         }
-        if !self.mptcp && uses_mptcp() {
-            self.mptcp = true;
-            let loaded = self.load_later(&Source::mptcp());
+        if !self.copied && (self.options.ip_packets || uses_mptcp()) {
+            self.copied = true;
+            let loaded = self.load_later(&Source::copied());
             self.loaded.extend(loaded);
         }
     }
@@ -372,8 +373,8 @@ impl Tracer {
             attribution.polls = polls(tables.polls.drain(full));
             let reads = tables.reads.drain(full);
             attribution.group_reads = group_reads(&reads);
-            if let Some(table) = &mut tables.datagrams {
-                attribution.datagrams = datagrams(table.drain(full), &reads);
+            if let Some(table) = &mut tables.ip_packets {
+                attribution.ip_packets = ip_packets(table.drain(full), &reads);
             }
             attribution.consumption = consumption(reads, &attribution.polls, &self.cgroups);
             attribution.wakeups = wakeups(tables.wakeups.drain(full));
@@ -465,8 +466,8 @@ fn load_all(options: Options, context: &mut LoadContext) -> Vec<Loaded> {
     if options.arrivals {
         loaded.push(load(&Source::arrive(), context));
     }
-    if options.datagrams {
-        loaded.push(load(&Source::datagrams(), context));
+    if options.ip_packets {
+        loaded.push(load(&Source::ip_packets(), context));
     }
     if options.drops {
         // An older kernel's variant tells less, but counts the same packets.
@@ -491,7 +492,7 @@ fn refuse(options: Options, reason: &str) -> Vec<Hook> {
     sources.extend(Source::udp());
     sources.extend(options.runqueue.then(Source::runqueue));
     sources.extend(options.drops.then(Source::drops).and_then(|mut all| all.pop()));
-    sources.extend(options.datagrams.then(Source::datagrams));
+    sources.extend(options.ip_packets.then(Source::ip_packets));
     sources.extend(options.packet_sockets.then(Source::packet_sockets));
     sources.iter().flat_map(|source| source.refuse(reason)).collect()
 }
@@ -562,7 +563,7 @@ impl Tables {
             wakeups,
             forwards,
             drops,
-            datagrams: options.datagrams.then(|| Table::new(cpus, slots / 2)).transpose()?,
+            ip_packets: options.ip_packets.then(|| Table::new(cpus, slots)).transpose()?,
             turn: Turn::new()?,
             arrived: Arrived::new(options.arrivals)?,
             waits: options.runqueue.then(|| Waits::new(cpus)).transpose()?,
@@ -593,8 +594,8 @@ impl Tables {
             ("flow_demand", demand),
             ("window", window),
         ]);
-        if let Some(datagrams) = &tables.datagrams {
-            maps.insert("datagrams", datagrams.pair()?);
+        if let Some(ip_packets) = &tables.ip_packets {
+            maps.insert("ip_packets", ip_packets.pair()?);
         }
         maps.extend([tables.turn.map()?]);
         maps.extend(tables.arrived.maps()?);
@@ -660,7 +661,7 @@ fn per_tick(per_s: u64) -> u32 {
 /// Slots per CPU of a full table, 88 bytes each.
 ///
 /// Two full tables and three of half the slots, each doubled: 616 KB per CPU up to 64 CPUs, 39 MB
-/// in total up to 256. [`Options::datagrams`] adds one of half the slots: 88 KB and 6 MB.
+/// in total up to 256. [`Options::ip_packets`] adds a full one: 176 KB and 11 MB.
 fn slots(cpus: u32) -> u32 {
     (65536 / cpus.next_power_of_two()).clamp(256, 1024)
 }

@@ -5,6 +5,7 @@
 // clippy.toml's leave covers test functions only
 #![allow(clippy::unwrap_used, clippy::panic, clippy::print_stdout)]
 
+mod copied;
 mod drops;
 mod group;
 mod packet_sockets;

@@ -25,7 +25,7 @@ const RUNQUEUE: Options = Options {
     arrivals: false,
     drops: false,
     packet_sockets: false,
-    datagrams: false,
+    ip_packets: false,
     runqueue: true,
     examined_per_s: None,
 };

@@ -12,6 +12,7 @@ use netsilo_model::cost::solver::solve;
 use netsilo_model::derive::reader_spread::ReaderSpread;
 use netsilo_model::machine::cpuset::CpuId;
 use netsilo_model::machine::topology::Distance;
+use netsilo_model::machine::words::bytes_per_s;
 
 use crate::place::algorithm::Algorithm;
 use crate::place::capacity::Capacity;
@@ -20,7 +21,7 @@ use crate::place::parts::Parts;
 use crate::place::suggestion::Suggestion;
 use crate::place::thresholds::SUFFICES_FIXED;
 use crate::place::vector::{Completion, Vector};
-use crate::place::words::{bytes_per_s, consumer_in_words};
+use crate::place::words::consumer_in_words;
 
 pub(super) const ALGORITHM: Algorithm = Algorithm {
     suggest,

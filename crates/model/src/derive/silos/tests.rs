@@ -3,13 +3,20 @@
 use std::time::Duration;
 
 use super::*;
+use crate::derive::notes::notes;
 use crate::derive::rates::rates;
 use crate::machine::cpuset::CpuSet;
 use crate::machine::topology::Distance;
-use crate::snapshot::attribution::{Consumer, QueueResolution};
-use crate::snapshot::netdev::{AssociationSource, Confidence};
+use crate::snapshot::attribution::{COPIED, Consumer, Hook, QueueResolution};
+use crate::snapshot::drops::{self, DroppedPackets};
+use crate::snapshot::ip_packets::{self, IpPackets};
+use crate::snapshot::netdev::{AssociationSource, Confidence, Xdp};
+use crate::snapshot::packet_sockets::{CaptureKind, PacketSocket};
+use crate::snapshot::sockets::Holder;
 use crate::synthetic::grid::Grid;
-use crate::synthetic::scene::{Reader, Scene, SceneForward, SceneNetdev, SceneQueue};
+use crate::synthetic::scene::{
+    NETNS, Reader, SECONDS, Scene, SceneForward, SceneNetdev, SceneQueue,
+};
 
 fn set(text: &str) -> CpuSet {
     CpuSet::parse_list(text).unwrap()
@@ -206,6 +213,7 @@ fn local_foreign_and_unresolved_data_belongs_to_no_silo() {
         protocol: Protocol::Udp,
         bytes,
         events: 1,
+        first_reads: 0,
         approximate: false,
         connected: None,
     };
@@ -335,6 +343,130 @@ fn the_shares_of_known_readers_are_of_all_that_the_queue_received() {
     // a count that is a lower bound says nothing of what is missing
     assert_eq!(shares(10_120_000, &|it| it.attribution.windowed = true).1, 0.0);
     assert_eq!(shares(10_120_000, &|it| it.attribution.lost_events = 1).1, 0.0);
+}
+
+/// What of the 1 MB/s that arrived on the first queue, of which 700 kB/s are read, has no counted
+/// reader.
+fn unread(change: impl Fn(&mut Observation)) -> (Silo, Vec<String>) {
+    let mut scene = scene();
+    let readers = &mut scene.netdevs[0].queues[0].readers;
+    readers.iter_mut().for_each(|reader| reader.bytes_per_s *= 700);
+    let mut observation = scene.observation();
+    let hook = |quantity: &str| Hook { quantity: quantity.into(), hook: "".into(), refused: None };
+    let quantities = [ip_packets::QUANTITY, drops::QUANTITY, COPIED, "forwarded packets"];
+    observation.attribution.hooks.extend(quantities.map(hook));
+    let seconds = observation.attribution.elapsed.as_secs();
+    observation.attribution.ip_packets = vec![IpPackets {
+        netns: NETNS,
+        ifindex: observation.after.netdevs[0].ifindex,
+        rx_queue: Some(0),
+        entered: 1000 * seconds,
+        entered_bytes: 1_000_000 * seconds,
+        ..IpPackets::default()
+    }];
+    change(&mut observation);
+    let rates = rates(&observation.before, &observation.after);
+    let silos = silos(&observation, &rates);
+    (silos.queues[0].clone(), notes(&observation, &rates, &silos))
+}
+
+#[test]
+fn what_arrived_on_a_queue_and_nobody_took_is_said_with_who_may_have_it() {
+    let (silo, notes) = unread(|_| {});
+    assert!((silo.unknown_share - 0.3).abs() < 1e-9, "{}", silo.unknown_share);
+    assert!((silo.unread.unwrap().bytes_per_s - 300_000.0).abs() < 1e-6);
+    let note = "eth0: 300.0 kB/s of the 1.0 MB/s that arrived on rx-0 were not read by a counted \
+                reader: they wait in a buffer, or a sockmap or the kernel itself takes them";
+    assert!(notes.iter().any(|it| it == note), "{notes:?}");
+    let (_, notes) = unread(|host| {
+        host.attribution.hooks.retain(|it| it.quantity != COPIED);
+        host.after.netdevs[0].xdp = Some(Xdp::Generic);
+        host.attribution.packet_sockets = vec![PacketSocket {
+            holder: Holder { tgid: 7, comm: "ids".into() },
+            netns: NETNS,
+            kind: CaptureKind::Xdp,
+            packets: 40,
+            ..PacketSocket::default()
+        }];
+    });
+    let takers = "probably ids (pid 7, AF_XDP: 40 packets), the XDP program of eth0, a reader by MPTCP or \
+                  raw sockets, which are not counted here";
+    assert!(notes.iter().any(|it| it.ends_with(takers)), "{notes:?}");
+}
+
+#[test]
+fn what_was_dropped_or_first_read_is_not_unread() {
+    let rest = |change: &dyn Fn(&mut Observation)| unread(change).0.unread;
+    assert_eq!(
+        rest(&|host| host.attribution.ip_packets[0].entered_bytes = 700_000 * SECONDS),
+        None
+    );
+    let lost = |netdev: &str, netns, sent| {
+        let (netdev, bytes) = (netdev.to_owned(), 290_000 * SECONDS);
+        vec![DroppedPackets { netdev, netns, sent, bytes, ..DroppedPackets::default() }]
+    };
+    // on a VLAN of it, too, but not elsewhere, or of what this machine sent
+    assert_eq!(rest(&|host| host.attribution.drops = lost("eth0.10", NETNS, false)), None);
+    assert!(rest(&|host| host.attribution.drops = lost("eth0", NETNS + 1, false)).is_some());
+    assert!(rest(&|host| host.attribution.drops = lost("eth0", NETNS, true)).is_some());
+    assert_eq!(rest(&|host| host.attribution.consumption[0].first_reads = 1), None);
+    assert_eq!(rest(&|host| host.attribution.lost_events = 1), None);
+    // another queue's
+    assert_eq!(rest(&|host| host.attribution.ip_packets[0].rx_queue = Some(1)), None);
+    // packets left that no hook counts by queue
+    assert_eq!(
+        rest(&|host| {
+            host.attribution.ip_packets[0].left = 1;
+            host.attribution.hooks.retain(|it| it.quantity != "forwarded packets");
+        }),
+        None
+    );
+}
+
+#[test]
+fn what_arrives_without_a_napi_is_judged_as_a_whole() {
+    let rest = |read: u64| {
+        let (_, notes) = unread(|host| {
+            let on_lo =
+                IpPackets { ifindex: 1, rx_queue: None, ..host.attribution.ip_packets[0].clone() };
+            host.attribution.ip_packets = vec![on_lo];
+            let mut local = host.attribution.consumption[0].clone();
+            local.resolved = QueueResolution::Local;
+            local.bytes = read * SECONDS;
+            host.attribution.consumption.push(local);
+        });
+        notes.into_iter().find(|it| it.starts_with("lo: "))
+    };
+    let said = rest(400_000).unwrap();
+    assert!(
+        said.starts_with("lo: 600.0 kB/s of the 1.0 MB/s that arrived were not read"),
+        "{said}"
+    );
+    assert_eq!(rest(990_000), None);
+}
+
+#[test]
+fn a_reader_of_more_than_arrived_is_marked_as_approximate() {
+    let (silo, _) = unread(|host| host.attribution.ip_packets[0].entered_bytes /= 10);
+    assert!((silo.approximate_share - 6.0 / 7.0).abs() < 1e-9, "{}", silo.approximate_share);
+    assert_eq!((silo.unread, silo.unknown_share), (None, 0.0));
+}
+
+#[test]
+fn copies_are_read_where_nobody_else_reads() {
+    let consumers = |change: &dyn Fn(&mut Observation)| {
+        let mut observation = scene().observation();
+        observation.attribution.consumption[0].protocol = Protocol::Packet;
+        change(&mut observation);
+        silos_of(&observation).queues[0].consumers.len()
+    };
+    let all = silos_of(&scene().observation()).queues[0].consumers.len();
+    assert_eq!(consumers(&|_| {}), all - 1);
+    let to_packet = |host: &mut Observation| {
+        let rows = host.attribution.consumption.iter_mut();
+        rows.for_each(|row| row.protocol = Protocol::Packet);
+    };
+    assert_eq!(consumers(&to_packet), all);
 }
 
 #[test]

@@ -51,6 +51,7 @@ impl Scene {
             attribution.consumption.extend(queue.readers.iter().map(|reader| Consumption {
                 // Each wakeup leads to a read.
                 events: queue.wakeups_of(reader).max(1),
+                first_reads: 0,
                 ..reader.consumption(napi, index, cpu, protocol)
             }));
             attribution.wakeups.extend(queue.wakeups(protocol));
@@ -168,6 +169,7 @@ impl Reader {
             protocol: if self.unconnected { Protocol::Udp } else { Protocol::Tcp },
             bytes: self.bytes_per_s * SECONDS,
             events: 1,
+            first_reads: 0,
             approximate: false,
             connected: self.unconnected.then_some(false),
         }

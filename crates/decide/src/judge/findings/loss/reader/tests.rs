@@ -119,6 +119,7 @@ impl Did {
             protocol: netsilo_model::snapshot::attribution::Protocol::Udp,
             bytes: self.reads * 300,
             events: self.reads,
+            first_reads: 0,
             approximate: false,
             connected: None,
         }];
