@@ -49,13 +49,20 @@ pub(super) fn add_unknown(
     for silo in queues.iter() {
         *packets.entry(silo.netdev.name.clone()).or_default() += silo.packets_per_s.unwrap_or(0.0);
     }
-    for silo in &mut *queues {
+    let is_alone = |silo: &Silo| {
+        let all = packets.get(&silo.netdev.name).copied().unwrap_or(0.0);
+        silo.packets_per_s.is_some_and(|it| it > 0.0 && it >= ALONE * all)
+    };
+    let unread = |silo: &Silo| arrivals.as_ref()?.unread(silo, is_alone(silo));
+    let mut counted: Vec<Option<Unread>> = queues.iter().map(unread).collect();
+    // What was read from one queue beyond what arrived there may be what is missing in another.
+    let beyond: f64 = counted.iter().flatten().map(|it| it.beyond_per_s).sum();
+    counted.iter_mut().flatten().for_each(|it| it.bytes_per_s = (it.bytes_per_s - beyond).max(0.0));
+    for (silo, counted) in queues.iter_mut().zip(counted) {
         if !silo.has_traffic() {
             continue;
         }
-        let all = packets.get(&silo.netdev.name).copied().unwrap_or(0.0);
-        let is_alone = silo.packets_per_s.is_some_and(|it| it > 0.0 && it >= ALONE * all);
-        let counted = arrivals.as_ref().and_then(|it| it.unread(silo, is_alone));
+        let is_alone = is_alone(silo);
         silo.unread = counted.filter(Unread::is_much);
         if silo.consumers.is_empty() && silo.forwards.is_empty() {
             (silo.unknown_share, silo.bytes_per_s) = (1.0, None);
@@ -125,9 +132,15 @@ impl<'a> Arrivals<'a> {
         let netns = observation.after.machine.netns;
         let here = || attribution.ip_packets.iter().filter(|it| it.netns == netns);
         let left = here().any(|it| it.left > 0);
-        let forwards = attribution.hooks.iter().any(|it| it.quantity == "forwarded packets");
+        let counts = |quantity: &str| {
+            let mut hooks = attribution.hooks.iter();
+            hooks.any(|it| it.quantity == quantity && it.refused.is_none())
+        };
+        let forwards = counts("forwarded packets");
         let is_whole = attribution.counts_ip_packets()
             && attribution.counts_drops()
+            && counts("tcp bytes")
+            && counts("udp bytes")
             && attribution.lost_events == 0
             && (forwards || !left);
         if !is_whole {

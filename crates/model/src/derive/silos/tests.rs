@@ -353,7 +353,9 @@ fn unread(change: impl Fn(&mut Observation)) -> (Silo, Vec<String>) {
     readers.iter_mut().for_each(|reader| reader.bytes_per_s *= 700);
     let mut observation = scene.observation();
     let hook = |quantity: &str| Hook { quantity: quantity.into(), hook: "".into(), refused: None };
-    let quantities = [ip_packets::QUANTITY, drops::QUANTITY, COPIED, "forwarded packets"];
+    let reads = ["tcp bytes", "udp bytes", COPIED];
+    let quantities = [ip_packets::QUANTITY, drops::QUANTITY, "forwarded packets"];
+    observation.attribution.hooks.extend(reads.map(hook));
     observation.attribution.hooks.extend(quantities.map(hook));
     let seconds = observation.attribution.elapsed.as_secs();
     observation.attribution.ip_packets = vec![IpPackets {
@@ -449,6 +451,20 @@ fn what_arrives_without_a_napi_is_judged_as_a_whole() {
 fn a_reader_of_more_than_arrived_is_marked_as_approximate() {
     let (silo, _) = unread(|host| host.attribution.ip_packets[0].entered_bytes /= 10);
     assert!((silo.approximate_share - 6.0 / 7.0).abs() < 1e-9, "{}", silo.approximate_share);
+    assert_eq!((silo.unread, silo.unknown_share), (None, 0.0));
+}
+
+#[test]
+fn what_was_read_from_another_queue_beyond_its_own_is_not_unread() {
+    let (silo, _) = unread(|host| {
+        let mut all = host.attribution.ip_packets[0].clone();
+        (all.rx_queue, all.entered_bytes) = (Some(1), 50_000 * SECONDS);
+        host.attribution.ip_packets.push(all);
+        let mut read = host.attribution.consumption[0].clone();
+        (read.napi, read.rx_queue) = (host.attribution.polls[1].napi.into(), Some(1));
+        read.bytes = 340_000 * SECONDS;
+        host.attribution.consumption.push(read);
+    });
     assert_eq!((silo.unread, silo.unknown_share), (None, 0.0));
 }
 
