@@ -13,6 +13,7 @@ pub mod ethtool;
 pub mod event;
 pub mod flow;
 pub mod host;
+pub mod namespaces;
 pub mod netdev;
 pub mod netdev_genl;
 pub mod netdevs;

@@ -11,6 +11,7 @@ use netsilo_model::drivers::loss_stage::LossStage;
 
 use crate::tell::palette::Meaning;
 use crate::tell::styled::Styled;
+use crate::views::namespaces;
 use crate::views::table::whole;
 use crate::views::units;
 
@@ -36,6 +37,7 @@ pub(crate) fn render(ledger: &Ledger, all: bool) -> Styled {
     if rows.is_empty() {
         let mut text = dropped(ledger, all);
         text.append(&balance(ledger, all));
+        text.append(&namespaces::render(ledger, all));
         return text;
     }
     let header = ["  packets lost", "now", "per s", "since boot", "where"];
@@ -48,6 +50,7 @@ pub(crate) fn render(ledger: &Ledger, all: bool) -> Styled {
     }
     text.append(&dropped(ledger, all));
     text.append(&balance(ledger, all));
+    text.append(&namespaces::render(ledger, all));
     text.append(&not_counted(ledger, all));
     text
 }
@@ -94,10 +97,7 @@ pub(crate) fn drop_row(row: &DropRow) -> Vec<Styled> {
         None => format!("{from}{}", or_dash(&row.protocol)),
     };
     let port = port + &row.owner().map_or_else(String::new, |owner| format!(" of {owner}"));
-    let elsewhere = match row.netns {
-        Some(netns) => format!(" (netns {netns})"),
-        None => String::new(),
-    };
+    let elsewhere = row.elsewhere().map_or_else(String::new, |name| format!(" (netns {name})"));
     let lost = matches!(row.class, DropClass::Lost | DropClass::Unknown);
     let meaning = if lost { Meaning::Bad } else { Meaning::Plain };
     vec![
@@ -174,7 +174,7 @@ fn not_counted(ledger: &Ledger, all: bool) -> Styled {
 /// What the kernel's event says where it differs by more than 1% from the counters, and what was
 /// lost in other network namespaces.
 fn by_event(stage: &StageLosses) -> Vec<String> {
-    let counted = stage.by_counters();
+    let counted = stage.by_counters(None);
     let event =
         stage.by_event.filter(|event| event.abs_diff(counted) as f64 > 0.01 * counted as f64);
     let event = event.filter(|event| *event > 0).map(|event| format!("skb:kfree_skb {event}"));
