@@ -114,7 +114,7 @@ impl Ledger {
     }
 
     /// Whether packets were lost that no stage has, or may have been: those that nobody accounts
-    /// for, those that the kernel dropped, and those of namespaces that were not counted. Connection
+    /// for, that the kernel dropped, and those of namespaces that were not counted. Connection
     /// tracking loses packets with the reason of a rule; its counters say how many.
     pub fn may_have_lost(&self) -> bool {
         let own = self.coverage.iter().any(|it| it.stage == "conntrack" && it.is_counted());

@@ -21,7 +21,7 @@ use crate::snapshot::subject::Subject;
 /// The file of the answer in a bundle, which also names its gap.
 pub const NAMESPACES: &str = "namespaces.json";
 
-/// Where `ip netns` keeps namespaces under names that people choose. Container runtimes use it, too.
+/// Where `ip netns` keeps namespaces under names that people choose. Container runtimes use it.
 const GIVEN: [&str; 2] = ["/run/netns/", "/var/run/netns/"];
 
 /// With this, network plugins begin the names that they generate.
@@ -234,11 +234,8 @@ impl Others {
         reasons.retain(|_, count| *count > 0);
         let uncounted: usize = reasons.values().sum();
         let one = reasons.len() == 1;
-        let reasons = reasons.into_iter().map(|(why, count)| match one {
-            true => why,
-            false => format!("{count}: {why}"),
-        });
-        let why_not: Vec<String> = reasons.collect();
+        let words = |(why, count)| if one { why } else { format!("{count}: {why}") };
+        let why_not: Vec<String> = reasons.into_iter().map(words).collect();
         Some(Self {
             all: now.all.len() + uncounted - read_once,
             counted: now.all.len() - read_once,

@@ -28,9 +28,9 @@ pub(crate) struct OtherNamespaces {
 }
 
 impl OtherNamespaces {
-    /// Reads some of them. `limit`: the share of the machine that the daemon may use; `length`: that
-    /// of a cycle. Returns the status, and what was lost since the last reading of each. `None` if
-    /// there is nothing new: no namespace may be entered, and they were counted a short time ago.
+    /// Reads some of them. `limit`: the share of the machine that the daemon may use. Returns the
+    /// status, and what was lost since the last reading of each. `None` if there is nothing new: no
+    /// namespace may be entered, and they were counted a short time ago.
     pub(crate) fn look(
         &mut self,
         root: &Root,

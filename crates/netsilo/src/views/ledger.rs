@@ -124,7 +124,7 @@ fn balance(ledger: &Ledger, all: bool) -> Styled {
     }
     let row = |it: &&Balance| -> Vec<Styled> {
         let netns = match it.netns {
-            Some(netns) => format!("  netns {netns}"),
+            Some(netns) => format!("  netns {}", namespaces::name(ledger, netns)),
             None => "  here".to_owned(),
         };
         let mut row: Vec<Styled> = vec![netns.into()];

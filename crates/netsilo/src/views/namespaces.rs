@@ -28,6 +28,12 @@ pub(crate) fn render(ledger: &Ledger, all: bool) -> Styled {
     text
 }
 
+/// The name of another namespace, or its inode number if the name is not known.
+pub(crate) fn name(ledger: &Ledger, inode: u32) -> String {
+    let mut known = ledger.namespaces.iter().flatten();
+    known.find(|it| it.inode == inode).map_or_else(|| inode.to_string(), |it| it.name.clone())
+}
+
 /// Cells: name, inode number, processes, lost packets, cgroup or file.
 fn row(line: &NamespaceLine) -> Vec<Styled> {
     let meaning = if line.lost > 0 { Meaning::Bad } else { Meaning::Plain };

@@ -92,8 +92,8 @@ impl From<ReadError> for Unread {
     }
 }
 
-/// Finds and reads the namespaces, without their losing sockets. With the last reading, only a share
-/// is read again.
+/// Finds and reads the namespaces, without their losing sockets. With the last reading, only a
+/// share is read again.
 pub fn read(root: &Root, last: Option<(&Namespaces, Share)>) -> Reading<Namespaces> {
     look(root, last).0
 }

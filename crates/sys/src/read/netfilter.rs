@@ -15,8 +15,8 @@ use crate::files::root::Root;
 const ENTRIES: &str = "/proc/sys/net/netfilter/nf_conntrack_count";
 const MAX: &str = "/proc/sys/net/netfilter/nf_conntrack_max";
 
-/// Reads the counters of the namespace whose `/proc/.../net` is `net`. Asks nothing of connection tracking that is not loaded: the kernel would
-/// load it.
+/// Reads the counters of the namespace whose `/proc/.../net` is `net`. Asks nothing of connection
+/// tracking that is not loaded: the kernel would load it.
 pub(crate) fn read(root: &Root, net: &str) -> Result<Netfilter, ReadError> {
     let entries: Option<u64> = root.optional(ENTRIES, scalar::number)?;
     let counted = entries.map(|entries| {
