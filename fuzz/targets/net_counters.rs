@@ -1,5 +1,5 @@
-//! `/proc/net/snmp`, `netstat`, `snmp6`, `udp` and `nfnetlink_queue`, and schedstat: no text
-//! panics, and printed values parse to the same values.
+//! `/proc/net/snmp`, `netstat`, `snmp6`, `udp` and `nfnetlink_queue`, schedstat and mountinfo: no
+//! text panics, and printed values parse to the same values.
 
 #![no_main]
 
@@ -8,6 +8,7 @@ use std::fmt::Write;
 
 use libfuzzer_sys::fuzz_target;
 use netsilo_fuzz::points_into;
+use netsilo_model::parse::mountinfo::network_namespaces;
 use netsilo_model::parse::net_udp::net_udp;
 use netsilo_model::parse::nfnetlink_queue::nfnetlink_queue;
 use netsilo_model::parse::schedstat::thread_time;
@@ -46,6 +47,12 @@ fuzz_target!(|text: &str| {
         };
         let again: String = queues.iter().map(line).collect();
         assert_eq!(nfnetlink_queue(&again), Ok(queues));
+    }
+    for (inode, path) in network_namespaces(text) {
+        if !path.contains(['\\', ' ', '\t', '\n']) {
+            let line = format!("1 1 0:4 net:[{inode}] {path} rw - nsfs nsfs rw\n");
+            assert_eq!(network_namespaces(&line), [(inode, path)]);
+        }
     }
     if let Some(time) = thread_time(text) {
         assert_eq!(

@@ -18,5 +18,6 @@ pub mod findings;
 pub mod fix;
 pub mod ledger;
 mod limits;
+pub mod namespaces;
 pub mod verdict;
 pub mod why;

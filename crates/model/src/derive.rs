@@ -12,6 +12,7 @@ pub mod drop_judge;
 pub mod flow_steering;
 pub mod forwarding;
 pub mod locality;
+pub mod namespaces;
 pub mod notes;
 pub mod queue_map;
 pub mod rates;

@@ -7,5 +7,6 @@
 pub mod counters;
 pub mod irq_names;
 pub mod loss_stage;
+pub mod protocol_losses;
 pub mod software;
 pub mod table;

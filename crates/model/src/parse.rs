@@ -16,6 +16,7 @@ pub mod ethtool_decode;
 pub mod interrupts;
 pub mod irq_debugfs;
 pub mod kallsyms;
+pub mod mountinfo;
 pub mod net_udp;
 pub mod netdev;
 pub mod nfnetlink_queue;

@@ -13,6 +13,7 @@ pub mod event;
 pub mod flow;
 pub mod host;
 pub mod ip_packets;
+pub mod namespaces;
 pub mod netdev;
 pub mod netdev_genl;
 pub mod netdevs;

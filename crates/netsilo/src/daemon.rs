@@ -10,6 +10,7 @@ mod heartbeat;
 mod journald;
 mod listeners;
 mod metrics;
+mod namespaces;
 mod outcomes;
 mod publish;
 mod published_placements;
@@ -48,6 +49,7 @@ use crate::daemon::heartbeat::{Heartbeat, tell_systemd};
 use crate::daemon::journald::Journald;
 use crate::daemon::listeners::Listeners;
 use crate::daemon::metrics::WindowSums;
+use crate::daemon::namespaces::OtherNamespaces;
 use crate::daemon::outcomes::FollowedOutcomes;
 use crate::daemon::published_placements::PublishedPlacements;
 use crate::daemon::reconcile::Reconcile;
@@ -178,6 +180,7 @@ struct Daemon<'a> {
     status: Status,
     log: VecDeque<LogEntry>,
     sums: WindowSums,
+    namespaces: OtherNamespaces,
     listeners: Listeners,
 }
 
@@ -240,6 +243,7 @@ impl<'a> Daemon<'a> {
             journald: Journald::connect(&args.journald_socket),
             log: VecDeque::new(),
             sums: WindowSums::default(),
+            namespaces: OtherNamespaces::default(),
             listeners,
         };
         daemon.configure(config)?;
@@ -310,6 +314,7 @@ impl<'a> Daemon<'a> {
             match seen {
                 Ok(observation) => {
                     self.sums.add_drops(&observation);
+                    self.look_at_namespaces(&observation);
                     self.learn_cost(&observation, started.elapsed());
                     if is_usable {
                         self.decide(&observation, started.elapsed());
@@ -340,6 +345,18 @@ impl<'a> Daemon<'a> {
                 }
             }
             Err(error) => self.note(in_words(&error)),
+        }
+    }
+
+    /// Reads a share of the other network namespaces.
+    fn look_at_namespaces(&mut self, observation: &Observation) {
+        let (_, limit) = self.config.window_and_budget();
+        let (root, length) = (&self.root, self.config.interval);
+        if let Some((status, ledger)) =
+            self.namespaces.look(root, &observation.after, limit, length)
+        {
+            self.sums.add_elsewhere(&ledger);
+            self.status.namespaces = Some(status);
         }
     }
 

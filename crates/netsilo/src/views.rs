@@ -9,6 +9,7 @@ pub(crate) mod difference;
 pub(crate) mod doctor;
 pub(crate) mod forecast;
 pub(crate) mod ledger;
+pub(crate) mod namespaces;
 pub(crate) mod plan;
 pub(crate) mod predict;
 pub(crate) mod rss;

@@ -12,6 +12,7 @@ pub mod isolated_partitions;
 pub mod knob_owners;
 pub mod losing_sockets;
 pub mod machine;
+pub mod namespaces;
 pub mod netdev;
 pub mod netfilter;
 pub mod netlink;

@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use netsilo_model::derive::analysis::Analysis;
 use netsilo_model::derive::drop_class::DropClass;
 use netsilo_model::derive::drop_judge::DropJudge;
+use netsilo_model::derive::namespaces::names_of;
 use netsilo_model::drivers::loss_stage::LossStage;
 use netsilo_model::snapshot::drops::DroppedPackets;
 use serde::{Deserialize, Serialize};
@@ -28,6 +29,9 @@ pub struct DropRow {
     /// Inode number of the network namespace, if it is another than netsilo's.
     #[serde(default)]
     pub netns: Option<u32>,
+    /// The name of that namespace; `null` if it is not known.
+    #[serde(default)]
+    pub namespace: Option<String>,
     /// `tcp`, `udp`, or the number of the transport protocol; empty if unknown.
     pub protocol: String,
     /// The local port of TCP and UDP; `null` if unknown, for packets that are sent from a port of
@@ -50,6 +54,12 @@ impl DropRow {
     pub fn owner(&self) -> Option<&str> {
         self.cgroup.as_ref()?.rsplit('/').next()
     }
+
+    /// The name of another network namespace, or its inode number if the name is not known.
+    pub fn elsewhere(&self) -> Option<String> {
+        let netns = self.netns?;
+        Some(self.namespace.clone().unwrap_or_else(|| netns.to_string()))
+    }
 }
 
 /// The dropped packets, those that were lost first, then by packets. `None` if they were not
@@ -61,6 +71,7 @@ pub(crate) fn dropped(analysis: &Analysis<'_>) -> Option<Vec<DropRow>> {
     }
     let seconds = attribution.elapsed.as_secs_f64();
     let judge = DropJudge::new(analysis.observation);
+    let names = names_of(analysis.observation);
     let mut sums: BTreeMap<_, u64> = BTreeMap::new();
     for drop in &attribution.drops {
         let netns = (!analysis.after().machine.is_own_netns(drop.netns)).then_some(drop.netns);
@@ -84,6 +95,7 @@ pub(crate) fn dropped(analysis: &Analysis<'_>) -> Option<Vec<DropRow>> {
             function: function.to_owned(),
             netdev: netdev.to_owned(),
             netns,
+            namespace: netns.and_then(|netns| names.get(&netns).cloned()),
             protocol: match protocol {
                 0 => String::new(),
                 6 => "tcp".into(),

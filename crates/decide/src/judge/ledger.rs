@@ -7,18 +7,20 @@
 use std::collections::BTreeMap;
 
 use netsilo_model::derive::analysis::Analysis;
-use netsilo_model::derive::coverage::{StageCoverage, coverage, driver_counters};
+use netsilo_model::derive::coverage::{OTHER_NAMESPACES, StageCoverage, coverage, driver_counters};
 use netsilo_model::derive::drop_class::DropClass;
+use netsilo_model::derive::namespaces::{CountedNamespace, counted};
 use netsilo_model::drivers::counters;
 use netsilo_model::drivers::loss_stage::LossStage;
+use netsilo_model::drivers::protocol_losses::PROTOCOLS;
 use netsilo_model::snapshot::netdev::Netdev;
-use netsilo_model::snapshot::netfilter::NfQueue;
 use netsilo_model::snapshot::sockets::SocketKind;
 use netsilo_model::snapshot::subject::{ProtocolPart, Subject};
 use serde::{Deserialize, Serialize};
 
 use crate::judge::balance::{Balance, balance};
 use crate::judge::dropped::{DropRow, dropped};
+use crate::judge::namespaces::{NamespaceLine, namespaces};
 
 /// At most this many places of dropped packets are kept. The stages count all.
 const MOST_ROWS: usize = 256;
@@ -40,6 +42,9 @@ pub struct Ledger {
     /// `None` if they were not counted.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub balance: Option<Vec<Balance>>,
+    /// The other network namespaces; `None` if they were not read.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub namespaces: Option<Vec<NamespaceLine>>,
     /// The next step for the stage that loses most; `None` if nothing is lost.
     pub next: Option<String>,
 }
@@ -50,15 +55,16 @@ pub struct Ledger {
 pub struct StageLosses {
     /// The stage.
     pub stage: LossStage,
-    /// Packets lost in the interval, a lower bound: what the counters say or the kernel's event,
-    /// whichever is larger, and what was lost in other network namespaces. For a stage that loses
-    /// nothing, the number of its events.
+    /// Packets lost in the interval, a lower bound: in each network namespace what the counters say
+    /// or the kernel's event, whichever is larger. For a stage that loses nothing, the number of
+    /// its events.
     pub count: u64,
     /// Packets that `skb:kfree_skb` saw lost here, in netsilo's own network namespace; `null` if
     /// it was not counted.
     #[serde(default)]
     pub by_event: Option<u64>,
-    /// The same in all other network namespaces. No counter that netsilo reads includes them.
+    /// Packets lost in other network namespaces, in each what its counters say or the event,
+    /// whichever is larger. `count` includes them.
     #[serde(default)]
     pub elsewhere: u64,
     /// `count` per second.
@@ -76,6 +82,9 @@ pub struct LossCounter {
     /// The object to which it belongs (`eth0`, `cpu3`, `udp port 53 of dnsmasq (pid 812)`,
     /// `machine`).
     pub subject: Subject,
+    /// Inode number of the network namespace, if it is another than netsilo's.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub netns: Option<u32>,
     /// Its name in the kernel or the driver.
     pub counter: String,
     /// Its growth in the interval; `None` if it was reset or did not exist before.
@@ -94,21 +103,32 @@ impl Ledger {
         self.stages.iter().find(|losses| losses.stage == stage)
     }
 
+    /// Another network namespace.
+    fn namespace(&self, inode: u32) -> Option<&NamespaceLine> {
+        self.namespaces.iter().flatten().find(|it| it.inode == inode)
+    }
+
     /// Stages that lost packets in the interval.
     fn losing(&self) -> impl DoubleEndedIterator<Item = &StageLosses> {
         self.stages.iter().filter(|stage| stage.stage.loses() && stage.count > 0)
     }
 
     /// Whether packets were lost that no stage has, or may have been: those that nobody accounts
-    /// for, and those that the kernel dropped. Connection tracking loses packets with the reason of
-    /// a rule, and its counters are those of one namespace.
+    /// for, that the kernel dropped, and those of namespaces that were not counted. Connection
+    /// tracking loses packets with the reason of a rule; its counters say how many.
     pub fn may_have_lost(&self) -> bool {
-        let tracked = self.coverage.iter().any(|it| it.stage == "conntrack" && it.is_counted());
+        let own = self.coverage.iter().any(|it| it.stage == "conntrack" && it.is_counted());
+        let is_tracked = |row: &DropRow| match row.netns {
+            Some(netns) => self.namespace(netns).is_some_and(|it| it.not_counted.is_none()),
+            None => own,
+        };
         let dropped = self.dropped.iter().flatten().any(|row| {
             matches!(row.class, DropClass::Lost | DropClass::Unknown)
-                || row.reason == "NETFILTER_DROP" && (row.netns.is_some() || !tracked)
+                || row.reason == "NETFILTER_DROP" && !is_tracked(row)
         });
-        dropped || self.balance.iter().flatten().any(Balance::has_gap)
+        let others = self.coverage.iter().find(|it| it.stage == OTHER_NAMESPACES);
+        let unseen = self.namespaces.is_some() && others.is_some_and(|it| !it.is_counted());
+        dropped || unseen || self.balance.iter().flatten().any(Balance::has_gap)
     }
 
     /// The stage that lost most in the interval. Of two equal ones it is the earlier, because
@@ -121,8 +141,15 @@ impl Ledger {
     fn next_step(&self) -> Option<String> {
         let stage = self.most_lost()?;
         let worst = stage.by_subject().into_iter().max_by_key(|(_, count)| *count);
-        let step =
-            stage.stage.next(&worst.map(|(subject, _)| subject.to_string()).unwrap_or_default());
+        let rows = || self.dropped.iter().flatten().filter(|row| row.stage == Some(stage.stage));
+        let by_event = || rows().find_map(DropRow::elsewhere).map(Subject::Netns);
+        let worst = worst.map(|(subject, _)| subject.clone()).or_else(by_event);
+        let step = match (stage.stage, worst) {
+            (LossStage::Nic | LossStage::Ring, Some(worst @ Subject::InNetns { .. })) => {
+                format!("{worst}: run netsilo check in that network namespace (nsenter -t PID -n)")
+            }
+            (stage, worst) => stage.next(&worst.unwrap_or_default().to_string()),
+        };
         let all: f64 = self.losing().map(|stage| stage.count as f64).sum();
         let share = stage.count as f64 / all * 100.0;
         Some(match self.losing().count() {
@@ -148,78 +175,119 @@ impl StageLosses {
         })
     }
 
-    /// Packets lost in the interval by the counters alone.
-    pub fn by_counters(&self) -> u64 {
-        self.by_subject().values().fold(0, |sum, count| sum.saturating_add(*count))
+    /// Packets lost in the interval by the counters of a network namespace alone; `None`: netsilo's
+    /// own.
+    pub fn by_counters(&self, netns: Option<u32>) -> u64 {
+        self.by_subject_in(netns).values().fold(0, |sum, count| sum.saturating_add(*count))
+    }
+
+    /// Packets that each subject of a network namespace lost in the interval, a lower bound.
+    pub fn by_subject_in(&self, netns: Option<u32>) -> BTreeMap<&Subject, u64> {
+        by_subject(self.lines.iter().filter(|line| line.netns == netns))
     }
 
     /// Packets that each subject lost in the interval, a lower bound.
     pub fn by_subject(&self) -> BTreeMap<&Subject, u64> {
-        let mut subjects: BTreeMap<&Subject, u64> = BTreeMap::new();
-        for line in self.lines.iter().filter(|line| line.aside.is_none()) {
-            let count = subjects.entry(&line.subject).or_default();
-            *count = (*count).max(line.count.unwrap_or(0));
-        }
-        subjects.retain(|_, count| *count > 0);
-        subjects
+        by_subject(self.lines.iter())
     }
+}
+
+fn by_subject<'a>(lines: impl Iterator<Item = &'a LossCounter>) -> BTreeMap<&'a Subject, u64> {
+    let mut subjects: BTreeMap<&Subject, u64> = BTreeMap::new();
+    for line in lines.filter(|line| line.aside.is_none()) {
+        let count = subjects.entry(&line.subject).or_default();
+        *count = (*count).max(line.count.unwrap_or(0));
+    }
+    subjects.retain(|_, count| *count > 0);
+    subjects
 }
 
 /// Builds the loss ledger of an observation.
 pub fn ledger(analysis: &Analysis<'_>) -> Ledger {
+    let counted = counted(analysis);
     let mut book: BTreeMap<LossStage, Vec<LossCounter>> = BTreeMap::new();
-    for netdev in &analysis.observation.after.netdevs {
-        netdev_lines(analysis, netdev, &mut book);
+    for namespace in &counted {
+        for netdev in namespace.netdevs.iter() {
+            netdev_lines(analysis, namespace, netdev, &mut book);
+        }
     }
     cpu_lines(analysis, &mut book);
-    protocol_lines(analysis, &mut book);
+    counted.iter().for_each(|namespace| protocol_lines(namespace, &mut book));
     packet_socket_lines(analysis, &mut book);
-    netfilter_lines(analysis, &mut book);
+    counted.iter().for_each(|namespace| netfilter_lines(namespace, &mut book));
     qdisc_lines(analysis, &mut book);
-    socket_lines(analysis, &mut book);
+    counted.iter().for_each(|namespace| socket_lines(namespace, &mut book));
     let (coverage, mut dropped) = (coverage(analysis), dropped(analysis));
     for stage in dropped.iter().flatten().filter_map(|row| row.stage) {
         book.entry(stage).or_default();
     }
-    let stages = book.into_iter().map(|(place, lines)| stage(analysis, place, lines, &dropped));
-    let stages = stages.collect();
+    let mut lost = BTreeMap::new();
+    let stage = |(place, lines)| stage(analysis, place, lines, &dropped, &mut lost);
+    let stages = book.into_iter().map(stage).collect();
+    let namespaces = namespaces(analysis, &lost);
     dropped.iter_mut().for_each(|rows| rows.truncate(MOST_ROWS));
-    let mut ledger = Ledger { stages, coverage, dropped, balance: balance(analysis), next: None };
+    let balance = balance(analysis);
+    let mut ledger = Ledger { stages, coverage, dropped, balance, namespaces, next: None };
     ledger.next = ledger.next_step();
     ledger
 }
 
+/// What the counters of a network namespace say, and what the event saw there.
+#[derive(Default)]
+struct Lost<'a> {
+    by_counters: BTreeMap<&'a Subject, u64>,
+    by_event: u64,
+}
+
+impl Lost<'_> {
+    fn counted(&self) -> u64 {
+        self.by_counters.values().fold(0, |sum: u64, count| sum.saturating_add(*count))
+    }
+
+    fn most(&self) -> u64 {
+        self.counted().max(self.by_event)
+    }
+}
+
+/// The losses of a stage. Adds those of other network namespaces to `lost_in`.
 fn stage(
     analysis: &Analysis<'_>,
     of: LossStage,
     mut lines: Vec<LossCounter>,
     dropped: &Option<Vec<DropRow>>,
+    lost_in: &mut BTreeMap<u32, u64>,
 ) -> StageLosses {
-    let largest = |count: &dyn Fn(&LossCounter) -> u64| {
-        let mut subjects: BTreeMap<&Subject, u64> = BTreeMap::new();
-        for line in lines.iter().filter(|line| line.aside.is_none() || !of.loses()) {
-            let most = subjects.entry(&line.subject).or_default();
-            *most = (*most).max(count(line));
+    let mut lost: BTreeMap<Option<u32>, Lost<'_>> = BTreeMap::new();
+    let mut since_boot: BTreeMap<&Subject, u64> = BTreeMap::new();
+    for line in lines.iter().filter(|line| line.aside.is_none() || !of.loses()) {
+        let of_netns = &mut lost.entry(line.netns).or_default().by_counters;
+        let most = of_netns.entry(&line.subject).or_default();
+        *most = (*most).max(line.count.unwrap_or(0));
+        let most = since_boot.entry(&line.subject).or_default();
+        *most = (*most).max(line.since_boot);
+    }
+    // What is not known to be lost is shown, but not added to a loss.
+    let is_lost = |row: &&DropRow| row.class == DropClass::Lost && row.stage == Some(of);
+    for row in dropped.iter().flatten().filter(is_lost) {
+        let sum = &mut lost.entry(row.netns).or_default().by_event;
+        *sum = sum.saturating_add(row.packets);
+    }
+    let since_boot = since_boot.values().fold(0, |sum: u64, count| sum.saturating_add(*count));
+    let own = lost.remove(&None).unwrap_or_default();
+    let mut elsewhere: u64 = 0;
+    for (netns, lost) in lost.iter().filter_map(|(netns, lost)| Some(((*netns)?, lost))) {
+        elsewhere = elsewhere.saturating_add(lost.most());
+        if of.loses() {
+            let sum = lost_in.entry(netns).or_default();
+            *sum = sum.saturating_add(lost.most());
         }
-        subjects.values().fold(0, |sum: u64, count| sum.saturating_add(*count))
-    };
-    let (counted, since_boot) =
-        (largest(&|line| line.count.unwrap_or(0)), largest(&|line| line.since_boot));
-    let seen = |here: bool| {
-        let rows = dropped.iter().flatten();
-        // What is not known to be lost is shown, but not added to a loss.
-        let rows = rows.filter(|row| row.class == DropClass::Lost && row.stage == Some(of));
-        let rows = rows.filter(|row| row.netns.is_none() == here);
-        rows.fold(0, |sum: u64, row| sum.saturating_add(row.packets))
-    };
-    let (by_event, elsewhere) = (dropped.as_ref().map(|_| seen(true)), seen(false));
-    let by_event_of_all = by_event.unwrap_or(0).saturating_add(elsewhere);
-    let count = if of == LossStage::PacketSocket {
-        // Their counters are read in all network namespaces.
-        counted.max(by_event_of_all)
+    }
+    let count = if of.is_of_whole_machine() {
+        own.counted().max(own.by_event.saturating_add(elsewhere))
     } else {
-        counted.max(by_event.unwrap_or(0)).saturating_add(elsewhere)
+        own.most().saturating_add(elsewhere)
     };
+    let by_event = dropped.as_ref().map(|_| own.by_event);
     lines.retain(|line| line.since_boot > 0);
     StageLosses {
         stage: of,
@@ -251,10 +319,12 @@ const STATISTICS: &[(&str, LossStage, &str)] = &[
 
 fn netdev_lines(
     analysis: &Analysis<'_>,
+    namespace: &CountedNamespace<'_>,
     netdev: &Netdev,
     book: &mut BTreeMap<LossStage, Vec<LossCounter>>,
 ) {
-    let before = analysis.observation.before.netdevs.same(netdev);
+    let before = namespace.netdev_before(netdev);
+    let subject = || namespace.subject(Subject::Netdev(netdev.name.clone()));
     // Of a device with a ring, these are packets that the driver refused to send. The event names
     // the stage more exactly.
     let sends = netdev.device_path.is_none() && !analysis.observation.attribution.counts_drops();
@@ -263,27 +333,34 @@ fn netdev_lines(
             continue;
         }
         let Some(value) = netdev.statistics.get(*counter) else { continue };
+        if is_unused(namespace, *value) {
+            continue;
+        }
         let old = before.and_then(|before| before.statistics.get(*counter));
         book.entry(*place).or_default().push(LossCounter {
-            subject: Subject::Netdev(netdev.name.clone()),
+            subject: subject(),
+            netns: namespace.inode(),
             counter: (*counter).to_owned(),
             count: old.and_then(|old| value.checked_sub(*old)),
             since_boot: *value,
             aside: non_empty(aside),
-            source: format!("/sys/class/net/{}/statistics", netdev.name),
+            source: match namespace.other {
+                Some(_) => "RTM_GETLINK".to_owned(),
+                None => format!("/sys/class/net/{}/statistics", netdev.name),
+            },
         });
     }
     let (old, new) = (before.map(driver_counters).unwrap_or_default(), driver_counters(netdev));
     for ((place, counter), (value, aside)) in new {
         let count = old.get(&(place, counter.clone())).and_then(|(old, _)| value.checked_sub(*old));
-        let (subject, source) = (Subject::Netdev(netdev.name.clone()), "ethtool -S".to_owned());
         book.entry(place).or_default().push(LossCounter {
-            subject,
+            subject: subject(),
+            netns: namespace.inode(),
             counter,
             count,
             since_boot: value,
             aside: non_empty(aside),
-            source,
+            source: "ethtool -S".to_owned(),
         });
     }
 }
@@ -306,6 +383,11 @@ pub fn queue_drops(analysis: &Analysis<'_>, netdev: &Netdev) -> BTreeMap<u32, f6
         *most = f64::max(*most, analysis.per_s(lost));
     }
     drops
+}
+
+/// Whether a counter needs no line: those of a thousand namespaces that never counted anything.
+fn is_unused(namespace: &CountedNamespace<'_>, value: u64) -> bool {
+    value == 0 && namespace.other.is_some()
 }
 
 fn non_empty(aside: &str) -> Option<String> {
@@ -344,6 +426,7 @@ fn cpu_lines(analysis: &Analysis<'_>, book: &mut BTreeMap<LossStage, Vec<LossCou
             }
             lines.push(LossCounter {
                 subject: Subject::Cpu(*cpu),
+                netns: None,
                 counter: counter.to_owned(),
                 count,
                 since_boot: since_boot.into(),
@@ -354,64 +437,15 @@ fn cpu_lines(analysis: &Analysis<'_>, book: &mut BTreeMap<LossStage, Vec<LossCou
     }
 }
 
-/// Protocol counters: name, stage, subject, and the reason if it is not a loss. Counters of one
-/// subject overlap, so the ledger takes the largest.
-const PROTOCOLS: &[(&str, LossStage, ProtocolPart, &str)] = &[
-    ("IpInDiscards", LossStage::Protocol, ProtocolPart::Ipv4, ""),
-    ("IpInHdrErrors", LossStage::Protocol, ProtocolPart::Ipv4Headers, ""),
-    ("IpReasmFails", LossStage::Protocol, ProtocolPart::Ipv4Fragments, ""),
-    ("Ip6InDiscards", LossStage::Protocol, ProtocolPart::Ipv6, ""),
-    ("Ip6InHdrErrors", LossStage::Protocol, ProtocolPart::Ipv6Headers, ""),
-    ("Ip6ReasmFails", LossStage::Protocol, ProtocolPart::Ipv6Fragments, ""),
-    ("UdpInCsumErrors", LossStage::Protocol, ProtocolPart::UdpChecksums, ""),
-    ("TcpInCsumErrors", LossStage::Protocol, ProtocolPart::TcpChecksums, ""),
-    ("TcpExtPFMemallocDrop", LossStage::Protocol, ProtocolPart::MemoryReserve, ""),
-    ("IpExtInNoRoutes", LossStage::Protocol, ProtocolPart::Ipv4Routes, ""),
-    ("Ip6InNoRoutes", LossStage::Protocol, ProtocolPart::Ipv6Routes, ""),
-    ("IpExtInTruncatedPkts", LossStage::Protocol, ProtocolPart::Ipv4, ""),
-    ("Ip6InTruncatedPkts", LossStage::Protocol, ProtocolPart::Ipv6, ""),
-    ("SctpInPktDiscards", LossStage::Protocol, ProtocolPart::Sctp, ""),
-    ("XfrmInError", LossStage::Protocol, ProtocolPart::Ipsec, ""),
-    ("XfrmInBufferError", LossStage::Protocol, ProtocolPart::Ipsec, ""),
-    ("XfrmInNoStates", LossStage::Protocol, ProtocolPart::Ipsec, ""),
-    ("XfrmInStateProtoError", LossStage::Protocol, ProtocolPart::Ipsec, ""),
-    ("XfrmInStateSeqError", LossStage::Protocol, ProtocolPart::Ipsec, ""),
-    (
-        "XfrmInPolBlock",
-        LossStage::Protocol,
-        ProtocolPart::Ipsec,
-        "rejected by a rule, not dropped because of a full queue",
-    ),
-    (
-        "TcpExtIPReversePathFilter",
-        LossStage::Protocol,
-        ProtocolPart::RpFilter,
-        "rejected by a rule, not dropped because of a full queue",
-    ),
-    ("UdpNoPorts", LossStage::Protocol, ProtocolPart::Udp, "no socket listens on the port"),
-    ("TcpExtListenOverflows", LossStage::Listen, ProtocolPart::Tcp, ""),
-    ("TcpExtListenDrops", LossStage::Listen, ProtocolPart::Tcp, ""),
-    ("TcpExtTCPReqQFullDrop", LossStage::Listen, ProtocolPart::TcpRequests, "part of ListenDrops"),
-    ("UdpRcvbufErrors", LossStage::Socket, ProtocolPart::Udp, ""),
-    ("Udp6RcvbufErrors", LossStage::Socket, ProtocolPart::Udp6, ""),
-    ("UdpMemErrors", LossStage::Socket, ProtocolPart::UdpMemory, ""),
-    ("TcpExtTCPBacklogDrop", LossStage::Socket, ProtocolPart::TcpBacklog, ""),
-    ("TcpExtTCPRcvQDrop", LossStage::Socket, ProtocolPart::Tcp, ""),
-    ("TcpExtRcvPruned", LossStage::Socket, ProtocolPart::Tcp, ""),
-    ("TcpExtTCPOFODrop", LossStage::Socket, ProtocolPart::TcpOutOfOrder, ""),
-    (
-        "TcpExtPruneCalled",
-        LossStage::Socket,
-        ProtocolPart::Tcp,
-        "memory was reclaimed from the buffer",
-    ),
-];
-
-fn protocol_lines(analysis: &Analysis<'_>, book: &mut BTreeMap<LossStage, Vec<LossCounter>>) {
-    let seconds = analysis.rates.elapsed.as_secs_f64();
+fn protocol_lines(
+    namespace: &CountedNamespace<'_>,
+    book: &mut BTreeMap<LossStage, Vec<LossCounter>>,
+) {
     for (counter, place, subject, aside) in PROTOCOLS {
-        let Some(value) = analysis.observation.after.protocols.get(*counter) else { continue };
-        let rate = analysis.rates.protocols.get(*counter);
+        let Some(value) = namespace.protocols.get(*counter) else { continue };
+        if is_unused(namespace, *value) {
+            continue;
+        }
         let file = match counter {
             name if name.starts_with("Xfrm") => "xfrm_stat",
             name if name.starts_with("Sctp") => "sctp/snmp",
@@ -420,9 +454,10 @@ fn protocol_lines(analysis: &Analysis<'_>, book: &mut BTreeMap<LossStage, Vec<Lo
             _ => "snmp",
         };
         book.entry(*place).or_default().push(LossCounter {
-            subject: Subject::Protocol(*subject),
+            subject: namespace.subject(Subject::Protocol(*subject)),
+            netns: namespace.inode(),
             counter: (*counter).to_owned(),
-            count: rate.map(|rate| (rate * seconds).round() as u64),
+            count: namespace.growth(counter),
             since_boot: *value,
             aside: non_empty(aside),
             source: format!("/proc/net/{file}"),
@@ -448,6 +483,7 @@ fn packet_socket_lines(analysis: &Analysis<'_>, book: &mut BTreeMap<LossStage, V
         };
         LossCounter {
             subject,
+            netns: None,
             counter: counter.to_owned(),
             count: Some(lost),
             since_boot: lost,
@@ -459,11 +495,14 @@ fn packet_socket_lines(analysis: &Analysis<'_>, book: &mut BTreeMap<LossStage, V
 }
 
 /// Connection tracking and the NFQUEUEs. Each packet is in one counter of a queue.
-fn netfilter_lines(analysis: &Analysis<'_>, book: &mut BTreeMap<LossStage, Vec<LossCounter>>) {
-    let Some(after) = &analysis.observation.after.netfilter else { return };
-    let before = analysis.observation.before.netfilter.as_ref();
+fn netfilter_lines(
+    namespace: &CountedNamespace<'_>,
+    book: &mut BTreeMap<LossStage, Vec<LossCounter>>,
+) {
+    let Some(after) = namespace.netfilter else { return };
     let line = |subject, counter: &str, old: Option<u64>, new: u64, source: &str| LossCounter {
-        subject,
+        subject: namespace.subject(subject),
+        netns: namespace.inode(),
         counter: counter.to_owned(),
         count: old.and_then(|old| new.checked_sub(old)),
         since_boot: new,
@@ -471,7 +510,7 @@ fn netfilter_lines(analysis: &Analysis<'_>, book: &mut BTreeMap<LossStage, Vec<L
         source: source.to_owned(),
     };
     if let Some(new) = &after.conntrack {
-        let old = before.and_then(|before| before.conntrack);
+        let old = namespace.conntrack_before();
         let counters = [
             ("drop", old.map(|old| old.drop), new.drop),
             ("insert_failed", old.map(|old| old.insert_failed), new.insert_failed),
@@ -481,12 +520,8 @@ fn netfilter_lines(analysis: &Analysis<'_>, book: &mut BTreeMap<LossStage, Vec<L
         }));
     }
     for new in &after.queues {
-        let same = |old: &&NfQueue| (old.number, old.port) == (new.number, new.port);
-        let old = before.and_then(|before| before.queues.iter().find(same));
-        // A queue that was bound in the interval lost all its packets in it.
-        let old = before.map(|_| old.map_or(0, NfQueue::lost));
         let (subject, source) = (Subject::NfQueue(new.number), "nfnetlink_queue");
-        let counter = "queue_dropped + user_dropped";
+        let (counter, old) = ("queue_dropped + user_dropped", namespace.queue_lost_before(new));
         let queue = line(subject, counter, old, new.lost(), source);
         book.entry(LossStage::Nfqueue).or_default().push(queue);
     }
@@ -509,6 +544,7 @@ fn qdisc_lines(analysis: &Analysis<'_>, book: &mut BTreeMap<LossStage, Vec<LossC
         }
         let lines = kinds.into_iter().map(|(kind, (count, since_boot))| LossCounter {
             subject: Subject::Netdev(netdev.name.clone()),
+            netns: None,
             counter: format!("{kind} drops"),
             count: Some(count),
             since_boot,
@@ -519,124 +555,27 @@ fn qdisc_lines(analysis: &Analysis<'_>, book: &mut BTreeMap<LossStage, Vec<LossC
     }
 }
 
-fn socket_lines(analysis: &Analysis<'_>, book: &mut BTreeMap<LossStage, Vec<LossCounter>>) {
-    let Some(sockets) = &analysis.observation.after.losing_sockets else { return };
-    let before = analysis.observation.before.losing_sockets.as_deref();
-    for socket in sockets {
+fn socket_lines(
+    namespace: &CountedNamespace<'_>,
+    book: &mut BTreeMap<LossStage, Vec<LossCounter>>,
+) {
+    for socket in namespace.losing_sockets.into_iter().flatten() {
         let (place, source, within) = match socket.kind {
             SocketKind::Udp => (LossStage::Socket, "/proc/net/udp", "UdpRcvbufErrors"),
-            SocketKind::TcpListen => (LossStage::Listen, "sock_diag", "ListenDrops"),
+            SocketKind::TcpListen => (LossStage::Listen, "sock_diag", "TcpExtListenDrops"),
         };
-        let counted = book
-            .get(&place)
-            .is_some_and(|lines| lines.iter().any(|line| line.counter.ends_with(within)));
+        let is_part = namespace.protocols.contains_key(within);
         book.entry(place).or_default().push(LossCounter {
-            subject: socket.subject(),
+            subject: namespace.subject(socket.subject()),
+            netns: namespace.inode(),
             counter: "sk_drops".to_owned(),
-            count: before.map(|before| socket.dropped_since(before)),
+            count: namespace.dropped(socket),
             since_boot: socket.drops,
-            aside: counted.then(|| format!("part of {within}")),
+            aside: is_part.then(|| format!("part of {}", within.trim_start_matches("TcpExt"))),
             source: source.to_owned(),
         });
     }
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use netsilo_model::cost::weights::Costs;
-    use netsilo_model::machine::cpuset::CpuId;
-    use netsilo_model::snapshot::observation::Observation;
-    use netsilo_model::snapshot::sockets::LosingSocket;
-    use netsilo_model::synthetic::scene::Scene;
-    use netsilo_model::synthetic::scene::SceneNetdev;
-
-    fn ledger_of(observation: &Observation) -> Ledger {
-        ledger(&Analysis::new(observation, &Costs::default()))
-    }
-
-    fn host() -> Observation {
-        let netdev =
-            SceneNetdev { name: "eth0".into(), driver: "igb".into(), ..SceneNetdev::default() };
-        Scene { netdevs: vec![netdev], ..Scene::default() }.observation()
-    }
-
-    #[test]
-    fn several_counters_of_one_subject_count_one_loss() {
-        let mut host = host();
-        for (counter, lost) in
-            [("rx_missed_errors", 0), ("rx_fifo_errors", 40), ("rx_over_errors", 50)]
-        {
-            host.before.netdevs[0].statistics.insert(counter.into(), 1000);
-            host.after.netdevs[0].statistics.insert(counter.into(), 1000 + lost);
-        }
-        let ledger = ledger_of(&host);
-        let ring = ledger.stage(LossStage::Ring).unwrap();
-        assert_eq!((ring.count, ring.since_boot, ring.per_s), (50, 1050, 5.0));
-        assert_eq!(ledger.most_lost().unwrap().stage, LossStage::Ring);
-        assert!(ledger.next.unwrap().starts_with("eth0: find the cpus that poll it"));
-    }
-
-    #[test]
-    fn the_next_step_is_for_the_stage_that_loses_most_not_for_the_first() {
-        let mut host = host();
-        for (counter, lost) in [("rx_crc_errors", 3), ("rx_fifo_errors", 997)] {
-            host.before.netdevs[0].statistics.insert(counter.into(), 0);
-            host.after.netdevs[0].statistics.insert(counter.into(), lost);
-        }
-        let ledger = ledger_of(&host);
-        assert_eq!(ledger.most_lost().unwrap().stage, LossStage::Ring);
-        let next = ledger.next.unwrap();
-        assert!(next.starts_with("eth0: find the cpus that poll it"), "{next}");
-        assert!(next.ends_with("(99% of all losses: ring: no free descriptor)"), "{next}");
-        host.after.netdevs[0].statistics.insert("rx_crc_errors".into(), 997);
-        assert_eq!(
-            ledger_of(&host).most_lost().unwrap().stage,
-            LossStage::Wire,
-            "the earlier of two equal stages"
-        );
-    }
-
-    #[test]
-    fn a_squeeze_is_counted_but_not_as_a_loss() {
-        let mut host = host();
-        host.after.cpus.get_mut(&CpuId(0)).unwrap().softnet.as_mut().unwrap().time_squeeze = 70;
-        let ledger = ledger_of(&host);
-        assert_eq!(ledger.stage(LossStage::Squeeze).unwrap().count, 70);
-        assert_eq!((ledger.most_lost(), &ledger.next), (None, &None));
-    }
-
-    #[test]
-    fn a_sockets_drops_are_part_of_its_protocols_count() {
-        let mut host = host();
-        host.before.protocols = [("UdpRcvbufErrors".to_owned(), 5)].into();
-        host.after.protocols = [("UdpRcvbufErrors".to_owned(), 35)].into();
-        let socket = LosingSocket {
-            kind: SocketKind::Udp,
-            port: 53,
-            inode: 7,
-            drops: 29,
-            queued: 0,
-            limit: None,
-            holder: None,
-        };
-        (host.before.losing_sockets, host.after.losing_sockets) =
-            (Some(vec![]), Some(vec![socket]));
-        let ledger = ledger_of(&host);
-        let stage = ledger.stage(LossStage::Socket).unwrap();
-        assert_eq!((stage.count, stage.lines.len()), (30, 2));
-        assert_eq!(
-            stage.grown_counters(&Subject::Port(SocketKind::Udp, 53)).next().unwrap().count,
-            Some(29)
-        );
-    }
-
-    #[test]
-    fn a_counter_that_was_reset_has_no_count() {
-        let mut host = host();
-        host.before.netdevs[0].statistics.insert("rx_missed_errors".into(), 9);
-        host.after.netdevs[0].statistics.insert("rx_missed_errors".into(), 2);
-        let ledger = ledger_of(&host);
-        assert_eq!((ledger.stage(LossStage::Nic).unwrap().count, ledger.most_lost()), (0, None));
-    }
-}
+mod tests;

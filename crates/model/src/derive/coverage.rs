@@ -8,6 +8,7 @@ use std::collections::BTreeMap;
 use serde::{Deserialize, Serialize};
 
 use crate::derive::analysis::Analysis;
+use crate::derive::namespaces::{NAMESPACES, Others};
 use crate::drivers::counters;
 use crate::drivers::loss_stage::LossStage;
 use crate::snapshot::netdev::Netdev;
@@ -61,16 +62,24 @@ const NOT_COUNTED: &[(&str, &str, &str)] = &[
     ),
     ("filters", "socket filters and cgroup programs", "they drop on purpose, and are not read"),
     ("other-sockets", "sockets other than UDP and TCP", "their drops are not read"),
-    (
-        "other-namespaces",
-        "counters of other network namespaces",
-        "only the netdevs, protocols and sockets of netsilo's own namespace are read",
-    ),
 ];
 
-/// What is not counted of other network namespaces, if the event was counted.
-const OTHERS_BY_EVENT: &str = "only packets that the kernel drops are counted there, no counters: \
-                               what connection tracking loses looks like a rule's";
+/// The id of the other network namespaces.
+pub const OTHER_NAMESPACES: &str = "other-namespaces";
+
+/// The other network namespaces: how many of them, and why some are not counted.
+fn other_namespaces(analysis: &Analysis<'_>) -> StageCoverage {
+    let (name, not_counted) = match Others::of(analysis.observation) {
+        Some(others) => (others.in_words(), others.why_not),
+        None => {
+            let mut gaps = analysis.after().gaps.iter();
+            let why = gaps.find(|gap| gap.what == NAMESPACES).map(|gap| gap.why.clone());
+            let why = why.unwrap_or_else(|| "N/A: not recorded".to_owned());
+            ("other network namespaces".to_owned(), Some(why))
+        }
+    };
+    StageCoverage { stage: OTHER_NAMESPACES.to_owned(), name, not_counted }
+}
 
 /// Each stage, in the order of the receive path those of the ledger, then the others.
 pub fn coverage(analysis: &Analysis<'_>) -> Vec<StageCoverage> {
@@ -80,23 +89,19 @@ pub fn coverage(analysis: &Analysis<'_>) -> Vec<StageCoverage> {
     });
     let by_event = analysis.observation.attribution.counts_drops();
     let others = NOT_COUNTED.iter().map(|(id, name, why)| {
-        let why = match *id {
-            "other-namespaces" if by_event => OTHERS_BY_EVENT,
-            _ => why,
-        };
-        (*id, *name, (!by_event || !BY_EVENT.contains(id)).then(|| why.to_owned()))
+        (*id, *name, (!by_event || !BY_EVENT.contains(id)).then(|| (*why).to_owned()))
     });
     let guest = analysis.after().machine.virtual_machine == Some(true);
     let host = guest.then(|| {
         ("host", "the host of this virtual machine", Some("it is another machine".to_owned()))
     });
-    let all = of_the_ledger.chain(others).chain(host);
-    all.map(|(stage, name, not_counted)| StageCoverage {
+    let row = |(stage, name, not_counted): (&str, &str, _)| StageCoverage {
         stage: stage.to_owned(),
         name: name.to_owned(),
         not_counted,
-    })
-    .collect()
+    };
+    let all = of_the_ledger.chain(others).map(row);
+    all.chain([other_namespaces(analysis)]).chain(host.map(row)).collect()
 }
 
 /// Both lists: `counted: wire, NIC; not counted: connection tracking`.

@@ -123,7 +123,7 @@ fn cpus(before: &Snapshot, after: &Snapshot, elapsed: Duration) -> BTreeMap<CpuI
             let row = s.arch_interrupts.get("CAL").filter(|row| !row.is_empty())?;
             Some(row.get(&cpu).copied().unwrap_or(0))
         };
-        per_s(counted(count(before)?, count(after)?, elapsed)?, elapsed)
+        per_s(growth(count(before)?, count(after)?, elapsed)?, elapsed)
     };
     let pairs = after.cpus.iter().filter_map(|(cpu, new)| Some((*cpu, before.cpus.get(cpu)?, new)));
     pairs
@@ -135,7 +135,7 @@ fn cpus(before: &Snapshot, after: &Snapshot, elapsed: Duration) -> BTreeMap<CpuI
 
 fn cpu_rates(old: &CpuCounters, new: &CpuCounters, elapsed: Duration) -> CpuRates {
     let softirq = |vector: &str| {
-        per_s(counted(old.softirqs.get(vector)?, new.softirqs.get(vector)?, elapsed)?, elapsed)
+        per_s(growth(old.softirqs.get(vector)?, new.softirqs.get(vector)?, elapsed)?, elapsed)
     };
     CpuRates {
         shares: shares(&old.stat, &new.stat),
@@ -181,7 +181,7 @@ fn shares(old: &CpuStat, new: &CpuStat) -> Option<Shares> {
 }
 
 fn softnet(old: &Softnet, new: &Softnet, elapsed: Duration) -> SoftnetRates {
-    let rate = |old: u32, new: u32| per_s(counted(old.into(), new.into(), elapsed)?, elapsed);
+    let rate = |old: u32, new: u32| per_s(growth(old.into(), new.into(), elapsed)?, elapsed);
     SoftnetRates {
         processed_per_s: rate(old.processed, new.processed),
         dropped_per_s: rate(old.dropped, new.dropped),
@@ -210,7 +210,7 @@ fn irq_rates(
     elapsed: Duration,
 ) -> Option<IrqRates> {
     let grew = both(&old.counts, &new.counts).filter(|(cpu, old, new)| old != new && stayed(*cpu));
-    let rate = |(cpu, old, new)| Some((cpu, per_s(counted(old, new, elapsed)?, elapsed)?));
+    let rate = |(cpu, old, new)| Some((cpu, per_s(growth(old, new, elapsed)?, elapsed)?));
     let per_s: BTreeMap<CpuId, f64> = grew.map(rate).collect::<Option<_>>()?;
     Some(IrqRates { total_per_s: per_s.values().sum(), per_s })
 }
@@ -250,7 +250,7 @@ fn statistics(old: &Netdev, new: &Netdev, elapsed: Duration) -> BTreeMap<String,
 fn protocols(before: &Snapshot, after: &Snapshot, elapsed: Duration) -> BTreeMap<String, f64> {
     let same = before.machine.netns == after.machine.netns;
     let rate = |(name, new): (&String, &u64)| {
-        let delta = counted(*before.protocols.get(name)?, *new, elapsed)?;
+        let delta = growth(*before.protocols.get(name)?, *new, elapsed)?;
         Some((name.clone(), per_s(delta, elapsed)?))
     };
     after.protocols.iter().filter(|_| same).filter_map(rate).collect()
@@ -262,7 +262,7 @@ fn protocols(before: &Snapshot, after: &Snapshot, elapsed: Duration) -> BTreeMap
 /// `struct kernel_stat`, `struct softnet_data`). Protocol counters are `unsigned long`, which has
 /// 32 bits on some machines. A decrease from below 2^32 is a wrap-around if the counter can have
 /// grown that far.
-fn counted(old: u64, new: u64, elapsed: Duration) -> Option<u64> {
+pub(crate) fn growth(old: u64, new: u64, elapsed: Duration) -> Option<u64> {
     const WRAP: u64 = 1 << 32;
     if new >= old {
         return Some(new - old);
@@ -389,7 +389,7 @@ mod tests {
             added in 0..50_000_000u64,
         ) {
             let new = (old + added) % (1 << 32);
-            prop_assert_eq!(counted(old, new, Duration::from_secs(1)), Some(added));
+            prop_assert_eq!(growth(old, new, Duration::from_secs(1)), Some(added));
         }
 
         #[test]

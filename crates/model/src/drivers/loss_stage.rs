@@ -89,6 +89,11 @@ impl LossStage {
         !matches!(self, Self::Xdp | Self::Squeeze)
     }
 
+    /// Whether its counters are those of all network namespaces together.
+    pub fn is_of_whole_machine(self) -> bool {
+        matches!(self, Self::Backlog | Self::Squeeze | Self::PacketSocket)
+    }
+
     /// The next step for losses of `subject` at this stage. Empty for a stage that loses nothing.
     pub fn next(self, subject: &str) -> String {
         match self {

@@ -70,6 +70,14 @@ pub fn log_file(name: &str) -> Option<(&str, String)> {
     (is_id(id) && names.next().is_none()).then(|| (id, format!("{namespace}/{pod}/{container}")))
 }
 
+/// The UID and the name (`namespace/pod`) in the name of a folder of `/var/log/pods`,
+/// `NAMESPACE_POD_UID` (`pkg/kubelet/kuberuntime/helpers.go:BuildPodLogsDirectory`).
+pub fn pod_folder(name: &str) -> Option<(&str, String)> {
+    let mut names = name.split('_');
+    let (namespace, pod, uid) = (names.next()?, names.next()?, names.next()?);
+    names.next().is_none().then(|| (uid, format!("{namespace}/{pod}")))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -145,6 +153,13 @@ mod tests {
         assert_eq!(pod_uid(&format!("kubepods-pod{uid}.slice")).as_deref(), Some(uid));
         assert_eq!(pod_uid("kubepods.slice"), None);
         assert_eq!(pod_uid(&format!("tripod{uid}")), None);
+    }
+
+    #[test]
+    fn the_kubelets_folder_names_the_pod() {
+        let name = format!("shop_web-7d4b9_{UID}");
+        assert_eq!(pod_folder(&name), Some((UID, "shop/web-7d4b9".into())));
+        assert_eq!([pod_folder("shop_web"), pod_folder("a_b_c_d")], [None, None]);
     }
 
     #[test]

@@ -8,6 +8,7 @@ use std::borrow::Cow;
 use crate::machine::reading::Reading;
 use crate::snapshot::attribution::Attribution;
 use crate::snapshot::host::Snapshot;
+use crate::snapshot::namespaces::Namespace;
 use crate::snapshot::netdev::{AssociationSource, Netdev};
 
 /// Whether a character is a control or format character. Such a character moves the cursor, starts
@@ -72,6 +73,7 @@ impl Snapshot {
             readers.quotas =
                 quotas.map(|(path, quota)| (escaped(&path).into_owned(), quota)).collect();
         }
+        self.namespaces.iter_mut().flat_map(|it| &mut it.all).for_each(escape_namespace);
         escape_all(self.gaps.iter_mut().flat_map(|gap| [&mut gap.what, &mut gap.why]));
         if let Some(audit) = &mut self.audit {
             let netdevs = std::mem::take(&mut audit.netdevs);
@@ -90,6 +92,22 @@ impl Snapshot {
             if let Reading::Value(qdiscs) = &mut audit.qdiscs {
                 escape_all(qdiscs.iter_mut().map(|qdisc| &mut qdisc.kind));
             }
+        }
+    }
+}
+
+fn escape_namespace(namespace: &mut Namespace) {
+    let texts = [&mut namespace.mount, &mut namespace.cgroup, &mut namespace.pod];
+    escape_all(texts.into_iter().flatten());
+    escape_all(namespace.process.iter_mut().map(|it| &mut it.comm));
+    match &mut namespace.counters {
+        Reading::Absent(why) => escape(why),
+        Reading::Value(counters) => {
+            counters.netdevs.iter_mut().for_each(escape_netdev);
+            let sockets = counters.losing_sockets.iter_mut();
+            escape_all(sockets.filter_map(|it| Some(&mut it.holder.as_mut()?.comm)));
+            let queues = counters.netfilter.queues.iter_mut();
+            escape_all(queues.filter_map(|it| Some(&mut it.reader.as_mut()?.comm)));
         }
     }
 }

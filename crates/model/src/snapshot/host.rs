@@ -10,6 +10,7 @@ use crate::machine::counts::Counts;
 use crate::machine::cpuset::{CpuId, CpuSet};
 use crate::machine::ids::Irq;
 use crate::machine::topology::{NodeId, Topology};
+use crate::snapshot::namespaces::Namespaces;
 use crate::snapshot::netdevs::Netdevs;
 use crate::snapshot::netfilter::Netfilter;
 use crate::snapshot::socket_readers::SocketReaders;
@@ -53,9 +54,12 @@ pub struct Snapshot {
     /// What connection tracking and the NFQUEUEs of that namespace count; `None` if not read.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub netfilter: Option<Netfilter>,
-    /// Processes that hold sockets of that namespace; `None` if not read.
+    /// Processes that hold sockets of any network namespace; `None` if not read.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub socket_readers: Option<SocketReaders>,
+    /// The other network namespaces; `None` if not read.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub namespaces: Option<Namespaces>,
     /// Run and wait time of each `ksoftirqd/<cpu>` since boot. Empty if not read.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub ksoftirqd: BTreeMap<CpuId, ThreadTime>,

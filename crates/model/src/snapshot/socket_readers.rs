@@ -6,7 +6,8 @@ use serde::{Deserialize, Serialize};
 
 use crate::snapshot::thread_time::ThreadTime;
 
-/// Processes that hold UDP sockets or listeners of netsilo's own network namespace.
+/// Processes that hold UDP sockets or listeners. Those of netsilo's own network namespace come
+/// first.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SocketReaders {
     /// By thread group. If there are many, those whose sockets have dropped most or have most data

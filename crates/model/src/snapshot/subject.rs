@@ -49,8 +49,15 @@ pub enum Subject {
     XdpSockets(Holder),
     /// An NFQUEUE: `nfqueue 0`.
     NfQueue(u16),
-    /// Another network namespace, by its inode number: `netns 4026532301`.
-    Netns(u32),
+    /// Another network namespace, by its name or inode number: `netns blue`.
+    Netns(String),
+    /// A part of another network namespace: `udp port 53 in netns blue`.
+    InNetns {
+        /// Its name.
+        netns: String,
+        /// The part.
+        of: Box<Self>,
+    },
     /// Settings of one kind that several programs write: `RPS`.
     Settings(OwnedKnob),
 }
@@ -195,9 +202,17 @@ impl ProtocolPart {
 }
 
 impl Subject {
+    /// The subject without its network namespace.
+    pub fn part(&self) -> &Self {
+        match self {
+            Self::InNetns { of, .. } => of,
+            own => own,
+        }
+    }
+
     /// Whether it is UDP, a part of UDP, or UDP sockets.
     pub fn is_udp(&self) -> bool {
-        match self {
+        match self.part() {
             Self::Protocol(protocol) => matches!(
                 protocol,
                 ProtocolPart::Udp
@@ -212,7 +227,7 @@ impl Subject {
 
     /// Whether it is TCP, a part of TCP, or TCP sockets.
     pub fn is_tcp(&self) -> bool {
-        match self {
+        match self.part() {
             Self::Protocol(protocol) => matches!(
                 protocol,
                 ProtocolPart::Tcp
@@ -293,7 +308,8 @@ impl fmt::Display for Subject {
                 write!(f, "{XDP_SOCKETS_OF}{comm} (pid {tgid})")
             }
             Self::NfQueue(number) => write!(f, "nfqueue {number}"),
-            Self::Netns(inode) => write!(f, "netns {inode}"),
+            Self::Netns(name) => write!(f, "{NETNS}{name}"),
+            Self::InNetns { netns, of } => write!(f, "{of}{IN_NETNS}{netns}"),
             Self::Settings(knob) => f.write_str(settings(*knob)),
         }
     }
@@ -312,7 +328,8 @@ impl FromStr for Subject {
     type Err = UnknownSubject;
 
     fn from_str(text: &str) -> Result<Self, UnknownSubject> {
-        named(text)
+        in_netns(text)
+            .or_else(|| named(text))
             .or_else(|| numbered(text))
             .or_else(|| sockets(text))
             .or_else(|| part_of_netdev(text))
@@ -336,14 +353,26 @@ fn named(text: &str) -> Option<Subject> {
 
 fn numbered(text: &str) -> Option<Subject> {
     let number = |prefix: &str| text.strip_prefix(prefix)?.trim().parse().ok();
-    if let Some(inode) = text.strip_prefix("netns ").and_then(|it| it.parse().ok()) {
-        return Some(Subject::Netns(inode));
+    if let Some(name) = text.strip_prefix(NETNS).filter(|name| !name.is_empty()) {
+        return Some(Subject::Netns(name.to_owned()));
     }
     if let Some(queue) = text.strip_prefix("nfqueue ").and_then(|it| it.parse().ok()) {
         return Some(Subject::NfQueue(queue));
     }
     let cpu = number("cpu").or_else(|| number("")).map(|cpu| Subject::Cpu(CpuId(cpu)));
     cpu.or_else(|| number("irq").map(|irq| Subject::Irq(Irq(irq))))
+}
+
+const NETNS: &str = "netns ";
+const IN_NETNS: &str = " in netns ";
+
+/// `udp port 53 in netns blue`.
+fn in_netns(text: &str) -> Option<Subject> {
+    let (of, netns) = text.rsplit_once(IN_NETNS)?;
+    let of: Subject = of.parse().ok()?;
+    // the name of a process may contain these words
+    let is_part = !matches!(of, Subject::Netdevs(_) | Subject::Netns(_));
+    is_part.then(|| Subject::InNetns { netns: netns.to_owned(), of: Box::new(of) })
 }
 
 const PACKET_SOCKETS_OF: &str = "packet sockets of ";
@@ -416,6 +445,7 @@ mod tests {
     fn each_subject_has_a_text_of_its_own_and_is_read_back_from_it() {
         let eth0 = || "eth0".to_owned();
         let holder = |comm: &str| Holder { tgid: 812, comm: comm.to_owned() };
+        let within = |of| Subject::InNetns { netns: "blue (shop/web-1)".into(), of: Box::new(of) };
         let mut all = vec![
             (Subject::Machine, "machine"),
             (Subject::Cpu(CpuId(3)), "cpu3"),
@@ -437,7 +467,17 @@ mod tests {
             ),
             (Subject::XdpSockets(holder("ids")), "AF_XDP sockets of ids (pid 812)"),
             (Subject::NfQueue(3), "nfqueue 3"),
-            (Subject::Netns(4026532301), "netns 4026532301"),
+            (Subject::Netns("4026532301".into()), "netns 4026532301"),
+            (Subject::Netns("web (shop/web-1)".into()), "netns web (shop/web-1)"),
+            (within(Subject::Netdev(eth0())), "eth0 in netns blue (shop/web-1)"),
+            (
+                within(Subject::Socket(SocketKind::Udp, 53, holder("dns"))),
+                "udp port 53 of dns (pid 812) in netns blue (shop/web-1)",
+            ),
+            (
+                Subject::Socket(SocketKind::Udp, 53, holder("a in netns b")),
+                "udp port 53 of a in netns b (pid 812)",
+            ),
             (Subject::Settings(OwnedKnob::Rps), "RPS"),
             (Subject::Settings(OwnedKnob::IrqAffinity), "affinity of interrupts"),
         ];

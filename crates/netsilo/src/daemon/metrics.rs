@@ -5,6 +5,7 @@ use std::collections::BTreeSet;
 use std::sync::atomic::AtomicU64;
 
 use netsilo_decide::control::ControllerState;
+use netsilo_decide::judge::ledger::Ledger;
 use netsilo_model::derive::drop_class::DropClass;
 use netsilo_model::derive::drop_judge::DropJudge;
 use netsilo_model::machine::topology::Distance;
@@ -38,6 +39,7 @@ pub(crate) struct WindowSums {
     /// Class, stage and reason of dropped packets that have a series.
     reasons: BTreeSet<Vec<(&'static str, String)>>,
     drops_counted: Seconds,
+    elsewhere: PacketsByLabel,
     judge: DropJudge,
 }
 
@@ -56,6 +58,14 @@ impl WindowSums {
                 labels[2].1 = "other".into();
             }
             self.dropped.get_or_create(&labels).inc_by(drop.packets);
+        }
+    }
+
+    /// Adds what other network namespaces lost.
+    pub(crate) fn add_elsewhere(&self, ledger: &Ledger) {
+        for stage in ledger.stages.iter().filter(|stage| stage.elsewhere > 0) {
+            let labels = vec![("stage", label(stage.stage))];
+            self.elsewhere.get_or_create(&labels).inc_by(stage.elsewhere);
         }
     }
 
@@ -178,6 +188,20 @@ pub(crate) fn render(status: &Status, sums: &WindowSums, last_window_seconds: f6
         "Whether the placements follow a measured outcome, not the cost model",
         mode(status.measured.is_some()),
     );
+    if let Some(namespaces) = &status.namespaces {
+        gauge(
+            "netsilo_namespaces",
+            "Other network namespaces that were found",
+            namespaces.found as f64,
+        );
+        gauge(
+            "netsilo_namespaces_read",
+            "Other network namespaces whose counters could be read",
+            namespaces.read as f64,
+        );
+        let age = namespaces.oldest_s.unwrap_or(f64::NAN);
+        gauge("netsilo_namespaces_age_seconds", "Age of the oldest of these readings", age);
+    }
     if let Some(measured) = &status.measured {
         gauge(
             "netsilo_outcome_age_seconds",
@@ -210,6 +234,11 @@ pub(crate) fn render(status: &Status, sums: &WindowSums, last_window_seconds: f6
         "Packets that the kernel dropped, by what it means, the stage where they were lost, and \
          the kernel's reason; a lower bound, and an estimate above 100,000/s of one CPU",
         sums.dropped.clone(),
+    );
+    registry.register(
+        "netsilo_namespaces_lost_packets",
+        "Packets that other network namespaces lost, by their counters",
+        sums.elsewhere.clone(),
     );
     registry.register(
         "netsilo_drops_counted_seconds",
@@ -299,10 +328,13 @@ fn plain(text: &str) -> String {
 
 #[cfg(test)]
 mod tests {
+    use netsilo_decide::judge::ledger::StageLosses;
     use netsilo_decide::plan::measured_outcome::{BestCandidate, MeasuredBasis};
+    use netsilo_model::drivers::loss_stage::LossStage;
     use netsilo_model::synthetic::scene::Scene;
 
     use super::*;
+    use crate::tell::status::NamespacesStatus;
 
     /// A status while the daemon follows an outcome.
     fn following() -> Status {
@@ -321,7 +353,8 @@ mod tests {
             best,
         };
         let status = Status::first(std::time::Duration::ZERO, Mode::Placing, vec![]);
-        Status { measured: Some(measured), ..status }
+        let namespaces = Some(NamespacesStatus::default());
+        Status { measured: Some(measured), namespaces, ..status }
     }
 
     #[test]
@@ -336,6 +369,7 @@ mod tests {
         let mut sums = WindowSums::default();
         sums.add_read(&status.locality, 1.0);
         sums.add_drops(&window(&[("SOCKET_RCVBUFF", 1)]));
+        sums.add_elsewhere(&lost_elsewhere(3));
         let text = render(&status, &sums, 1.0);
         let is_name = |c: char| c.is_ascii_alphanumeric() || c == '_' || c == ':';
         let words = files.iter().flat_map(|file| file.split(|c: char| !is_name(c)));
@@ -345,6 +379,31 @@ mod tests {
         for name in named {
             assert!(text.contains(&format!("# TYPE {name} ")), "the daemon has no metric {name}");
         }
+    }
+
+    /// Packets that other network namespaces lost at full sockets.
+    fn lost_elsewhere(packets: u64) -> Ledger {
+        let stage = StageLosses {
+            stage: LossStage::Socket,
+            count: packets,
+            by_event: None,
+            elsewhere: packets,
+            per_s: 0.0,
+            since_boot: packets,
+            lines: Vec::new(),
+        };
+        Ledger { stages: vec![stage], ..Ledger::default() }
+    }
+
+    #[test]
+    fn what_other_namespaces_lost_adds_up_by_stage() {
+        let sums = WindowSums::default();
+        for packets in [3, 4] {
+            sums.add_elsewhere(&lost_elsewhere(packets));
+        }
+        let text = render(&following(), &sums, 1.0);
+        let line = "netsilo_namespaces_lost_packets_total{stage=\"socket\"} 7\n";
+        assert!(text.contains(line), "{text}");
     }
 
     /// A window of 10 s with these dropped packets.

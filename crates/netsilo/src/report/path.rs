@@ -218,6 +218,7 @@ mod tests {
             function: "skb_\u{202e}free".into(),
             netdev: "eth0".into(),
             netns: None,
+            namespace: None,
             protocol: "udp".into(),
             port: Some(53),
             cgroup: None,
@@ -249,6 +250,7 @@ mod tests {
         };
         Ledger {
             balance: None,
+            namespaces: None,
             stages: vec![losses(LossStage::Backlog, 10), losses(LossStage::Socket, 30)],
             coverage: vec![counted("ring"), counted("socket")],
             dropped: Some(vec![

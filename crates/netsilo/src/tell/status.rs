@@ -4,6 +4,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use netsilo_decide::control::{Conflict, ControllerState, Held, LogEntry, VerificationResult};
+use netsilo_decide::judge::namespaces::NamespaceLine;
 use netsilo_decide::plan::measured_outcome::MeasuredBasis;
 use netsilo_decide::plan::{Advice, Placement, Refusal, Unchanged};
 use netsilo_model::change::Change;
@@ -37,6 +38,9 @@ pub(crate) struct Status {
     /// The cost of the last cycle, and how long eBPF is attached in the next one.
     #[serde(default)]
     pub(crate) counting: CountingStatus,
+    /// The other network namespaces, as they were last read. `None` from an older daemon.
+    #[serde(default)]
+    pub(crate) namespaces: Option<NamespacesStatus>,
     /// Distances between protocol work and readers in the last window.
     pub(crate) locality: Locality,
     /// The placement of every interrupt and NAPI kthread.
@@ -81,6 +85,7 @@ impl Status {
             config: ConfigStatus::default(),
             attribution: AttributionStatus::default(),
             counting: CountingStatus::default(),
+            namespaces: None,
             locality: Default::default(),
             placements: Vec::new(),
             measured: None,
@@ -145,6 +150,22 @@ pub(crate) struct CountingStatus {
     pub(crate) programs: Duration,
     /// Whether the kernel measured that time. Otherwise it is estimated.
     pub(crate) measured: bool,
+}
+
+/// The other network namespaces.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+pub(crate) struct NamespacesStatus {
+    /// Namespaces that were found.
+    pub(crate) found: usize,
+    /// Those whose counters could be read.
+    pub(crate) read: usize,
+    /// The age of the oldest reading, in seconds.
+    pub(crate) oldest_s: Option<f64>,
+    /// Why the others could not be read.
+    pub(crate) why_not: Option<String>,
+    /// Those that lost packets between their last two readings, the largest losses first.
+    pub(crate) losing: Vec<NamespaceLine>,
 }
 
 /// Counts since the start.

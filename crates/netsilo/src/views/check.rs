@@ -311,8 +311,9 @@ mod tests {
     use netsilo_decide::judge::dropped::DropRow;
     use netsilo_decide::judge::evidence::Evidence;
     use netsilo_decide::judge::ledger::{Ledger, LossCounter, StageLosses};
+    use netsilo_decide::judge::namespaces::NamespaceLine;
     use netsilo_model::change::{Change, knobs};
-    use netsilo_model::derive::coverage::StageCoverage;
+    use netsilo_model::derive::coverage::{OTHER_NAMESPACES, StageCoverage};
     use netsilo_model::derive::drop_class::DropClass;
     use netsilo_model::drivers::loss_stage::LossStage;
     use netsilo_model::machine::cpuset::CpuId;
@@ -406,6 +407,7 @@ mod tests {
         ];
         let counter = |counter: &str, count, since_boot| LossCounter {
             subject: Subject::Netdev("eth0".into()),
+            netns: None,
             counter: counter.into(),
             count: Some(count),
             since_boot,
@@ -426,12 +428,22 @@ mod tests {
             netdev: "eth0".into(),
             stage: (class == DropClass::Lost).then_some(LossStage::Socket),
             netns: (class == DropClass::Decided).then_some(4026532301),
+            namespace: (class == DropClass::Decided).then(|| "blue".into()),
             protocol: "udp".into(),
             port,
             cgroup: (class == DropClass::Decided).then(|| "/system.slice/dns.service".into()),
             sent: port.is_none(),
             packets: per_s as u64 * 5,
             per_s,
+        };
+        let namespace = |inode, name: &str, not_counted| NamespaceLine {
+            inode,
+            name: name.into(),
+            mount: Some(format!("/run/netns/{name}")),
+            processes: 3,
+            lost: 12,
+            not_counted,
+            ..NamespaceLine::default()
         };
         let dropped = vec![
             drop(DropClass::Lost, "QDISC_DROP", "__dev_queue_xmit", None, 300.0),
@@ -451,7 +463,18 @@ mod tests {
                 since_boot,
                 lines,
             }],
-            coverage: vec![not_counted("NIC", None), not_counted("wire", Some("it was not read"))],
+            coverage: vec![
+                not_counted("NIC", None),
+                not_counted("wire", Some("it was not read")),
+                StageCoverage {
+                    name: "1 of 2 other network namespaces".into(),
+                    ..not_counted(OTHER_NAMESPACES, Some("EPERM"))
+                },
+            ],
+            namespaces: Some(vec![
+                namespace(4026532301, "blue", None),
+                namespace(4026532302, "shop/web-1", Some("EPERM".into())),
+            ]),
             next: Some("eth0: see netsilo explain nic-drops".into()),
         };
         check

@@ -11,6 +11,7 @@ use netsilo_model::drivers::loss_stage::LossStage;
 
 use crate::tell::palette::Meaning;
 use crate::tell::styled::Styled;
+use crate::views::namespaces;
 use crate::views::table::whole;
 use crate::views::units;
 
@@ -46,6 +47,7 @@ pub(crate) fn render(ledger: &Ledger, all: bool) -> Styled {
     }
     text.append(&dropped(ledger, all));
     text.append(&balance(ledger, all));
+    text.append(&namespaces::render(ledger, all));
     text.append(&not_counted(ledger, all));
     text
 }
@@ -92,10 +94,7 @@ pub(crate) fn drop_row(row: &DropRow) -> Vec<Styled> {
         None => format!("{from}{}", or_dash(&row.protocol)),
     };
     let port = port + &row.owner().map_or_else(String::new, |owner| format!(" of {owner}"));
-    let elsewhere = match row.netns {
-        Some(netns) => format!(" (netns {netns})"),
-        None => String::new(),
-    };
+    let elsewhere = row.elsewhere().map_or_else(String::new, |name| format!(" (netns {name})"));
     let lost = matches!(row.class, DropClass::Lost | DropClass::Unknown);
     let meaning = if lost { Meaning::Bad } else { Meaning::Plain };
     vec![
@@ -126,7 +125,9 @@ fn balance(ledger: &Ledger, all: bool) -> Styled {
             Balanced::Raw => "for raw sockets",
             Balanced::PacketSockets => "of packet sockets",
         };
-        let netns = it.netns.map_or_else(String::new, |netns| format!(", netns {netns}"));
+        let netns = it.netns.map_or_else(String::new, |netns| {
+            format!(", netns {}", namespaces::name(ledger, netns))
+        });
         let mut row: Vec<Styled> = vec![format!("  {kind}{netns}").into()];
         let counts = [it.arrived, it.read, it.forwarded, it.tunnelled, it.dropped, it.waiting];
         row.extend(counts.map(|count| Styled::from(count.to_string())));
@@ -175,7 +176,7 @@ fn not_counted(ledger: &Ledger, all: bool) -> Styled {
 /// What the kernel's event says where it differs by more than 1% from the counters, and what was
 /// lost in other network namespaces.
 fn by_event(stage: &StageLosses) -> Vec<String> {
-    let counted = stage.by_counters();
+    let counted = stage.by_counters(None);
     let event =
         stage.by_event.filter(|event| event.abs_diff(counted) as f64 > 0.01 * counted as f64);
     let event = event.filter(|event| *event > 0).map(|event| format!("skb:kfree_skb {event}"));

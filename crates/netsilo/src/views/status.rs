@@ -8,7 +8,7 @@ use netsilo_decide::control::{ControllerState, LogEntry, LogKind};
 use netsilo_model::machine::topology::Distance;
 use netsilo_model::snapshot::attribution::AttributionSource;
 
-use crate::tell::status::{CountingStatus, Mode, Status};
+use crate::tell::status::{CountingStatus, Mode, NamespacesStatus, Status};
 use crate::tell::words::plural;
 use crate::views::plan::basis;
 use crate::views::units::{bytes_per_s, percent};
@@ -57,10 +57,26 @@ pub(crate) fn render(status: &Status) -> String {
             .iter()
             .map(|it| format!("{} ago: {}", ago(status, it.written_at), it.words)),
     );
+    section(&mut text, "other network namespaces", status.namespaces.iter().flat_map(namespaces));
     let log = status.log.iter().rev().take(DECISIONS).rev();
     section(&mut text, "decisions", log.map(|entry| decision(status, entry)));
     section(&mut text, "notes", status.notes.iter().cloned());
     text
+}
+
+/// How many other network namespaces were read, why the others were not, and what they lost.
+fn namespaces(of: &NamespacesStatus) -> Vec<String> {
+    let NamespacesStatus { found, read, oldest_s, why_not, losing } = of;
+    let mut lines = Vec::new();
+    if *read > 0 {
+        let oldest = oldest_s.map_or_else(String::new, |age| format!(", {age:.0} s ago or less"));
+        lines.push(format!("{read} of {found} read{oldest}"));
+    }
+    if let Some(why) = why_not {
+        lines.push(format!("{} not looked at: {why}", found - read));
+    }
+    lines.extend(losing.iter().map(|it| format!("{} lost {} packets", it.name, it.lost)));
+    lines
 }
 
 /// The daemon as a whole, in a few lines.

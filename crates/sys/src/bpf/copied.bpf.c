@@ -3,8 +3,8 @@
  * Which consumer reads how many bytes of sockets other than TCP's and UDP's (MPTCP, raw, ICMP,
  * packet), on which CPU, from which queue?
  *
- * Their reads copy packets with skb_copy_datagram_iter(). The copied packet has its socket, NAPI id,
- * queue, hash, and the CPU that allocated (and so polled) it. MPTCP moves the packets of all
+ * Their reads copy packets with skb_copy_datagram_iter(). The copied packet has its socket, NAPI
+ * id, queue, hash, and the CPU that allocated (and so polled) it. MPTCP moves the packets of all
  * subflows to one socket. The hook runs for TCP too, so it is attached only if it is asked for, or
  * a program has used MPTCP. A peek counts like a read. Not seen: splice, rings of packet sockets.
  *

@@ -1,12 +1,13 @@
 // SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause)
 /*
- * How many IP packets enter each network namespace by which netdev and queue, and how many leave it?
+ * How many IP packets enter each network namespace, by netdev and queue, and how many leave it?
  *
  * A packet enters a namespace where a netdev passes it to the stack and no other has done so
  * (skb_iif is 0: a bridge or a VLAN comes second; a veth, a tunnel and the loopback clear it). It
  * leaves by the netdev that sends it on; those on top of another one (bond, bridge, VLAN) do not
- * count. What enters by a tunnel was consumed from outer packets. Packets are those on the wire: GRO
- * and GSO join several. Of fragments, the first is the packet, and all count with their payload.
+ * count. What enters by a tunnel was consumed from outer packets. Packets are those on the wire:
+ * GRO and GSO join several. Of fragments, the first is the packet, and all count with their
+ * payload.
  *
  * Decoded in decode.rs; its row is in docs/kernel.md.
  */
@@ -54,8 +55,8 @@ static __always_inline bool is_upper(u32 kind)
 }
 
 /*
- * OTHER has no protocol that the kernel takes without a netdev: ICMP, IGMP, ESP, AH, L2TP, SCTP, PIM,
- * and the extension headers of IPv6.
+ * OTHER has no protocol that the kernel takes without a netdev: ICMP, IGMP, ESP, AH, L2TP, SCTP,
+ * PIM, and the extension headers of IPv6.
  */
 static __always_inline enum class class_of(u8 protocol)
 {
@@ -72,7 +73,7 @@ static __always_inline enum class class_of(u8 protocol)
 	}
 }
 
-/* `bytes` from `header` on are in the packet: more than its length field says if GRO joined several. */
+/* The packet has `bytes` from `header` on: more than its length says if GRO joined several. */
 static __always_inline void examine(const struct sk_buff *skb, const unsigned char *header, u32 bytes, struct content *content)
 {
 	__be16 ethertype = skb->protocol;

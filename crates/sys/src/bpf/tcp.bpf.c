@@ -114,7 +114,10 @@ static __always_inline void find_queue(const struct sock *sk, struct seen *seen,
 	}
 }
 
-/* Counts the bytes read since the last call, for the running thread. Of a first call they are not known. */
+/*
+ * Counts the bytes read since the last call, for the running thread. Those of a first call are not
+ * known.
+ */
 static __always_inline void count_taken(struct sock *sk, struct tcp_sock *tcp, struct seen *seen, u32 reads)
 {
 	struct read read = { .protocol = TCP, .poll_cpu = -1 };

@@ -5,6 +5,7 @@ use std::collections::{BTreeSet, HashMap};
 use std::path::Path;
 use std::{fs, io};
 
+use netsilo_model::derive::namespaces::NAMESPACES;
 use netsilo_model::machine::reading::Reading;
 use netsilo_model::parse::netdev::address;
 use netsilo_model::parse::sanitize::escaped;
@@ -107,6 +108,10 @@ impl Redaction {
             crate::read::snapshot::LOSING_SOCKETS | crate::read::snapshot::NETFILTER => {
                 names_of_processes(&contents).unwrap_or_default()
             }
+            NAMESPACES => {
+                let names = names_of_processes(&contents).unwrap_or_default();
+                self.bytes(&names).into_owned()
+            }
             crate::read::snapshot::SOCKET_READERS => socket_readers(&contents).unwrap_or_default(),
             _ if kernel.ends_with(".link") => link_file(&text).into_bytes(),
             _ if kernel.starts_with("proc/") && kernel.ends_with("/cmdline") => {
@@ -185,7 +190,8 @@ fn synthetic(n: usize, bytes: usize) -> String {
     pairs.join(":")
 }
 
-/// Removes network addresses from the names of processes; returns `None` for text that is no JSON.
+/// Removes network addresses from the names of processes, their cgroups, network namespaces and
+/// netdevs; returns `None` for text that is no JSON.
 fn names_of_processes(json: &[u8]) -> Option<Vec<u8>> {
     let mut read = serde_json::from_slice(json).ok()?;
     in_names(&mut read);
@@ -197,15 +203,28 @@ fn in_names(value: &mut serde_json::Value) {
         serde_json::Value::Array(values) => values.iter_mut().for_each(in_names),
         serde_json::Value::Object(fields) => {
             for (name, field) in fields {
-                match field {
-                    serde_json::Value::String(comm) if name == "comm" => {
-                        *comm = without_addresses(comm);
+                match (name.as_str(), field) {
+                    ("comm" | "cgroup" | "mount" | "pod", serde_json::Value::String(text)) => {
+                        *text = without_addresses(text);
                     }
-                    other => in_names(other),
+                    ("name", serde_json::Value::String(name)) => *name = without_mac(name),
+                    (_, other) => in_names(other),
                 }
             }
         }
         _ => {}
+    }
+}
+
+/// Removes the hardware address from the name of a netdev of another network namespace
+/// (`enx0123456789ab`), of which the tree has no address to replace.
+fn without_mac(name: &str) -> String {
+    let is_address = |it: &str| it.len() == 12 && it.bytes().all(|byte| byte.is_ascii_hexdigit());
+    match name.split_at_checked(3) {
+        Some((kind @ ("enx" | "wlx" | "wwx"), address)) if is_address(address) => {
+            format!("{kind}020000000000")
+        }
+        _ => name.to_owned(),
     }
 }
 
@@ -377,6 +396,17 @@ mod tests {
             String::from_utf8(Redaction::default().file("1/socket_readers.json", json.to_vec()));
         let text = text.unwrap();
         assert!(text.contains("quota_usec") && !text.contains("192.0.2"), "{text}");
+    }
+
+    #[test]
+    fn addresses_are_removed_from_the_names_of_network_namespaces() {
+        let json = br#"{"value":{"all":[{"inode":7,"mount":"/run/netns/to-192.0.2.7",
+            "cgroup":"/sshd@1-192.0.2.1:22.service","process":{"tgid":9,"comm":"dns 192.0.2.9"},
+            "counters":{"value":{"netdevs":[{"name":"enx525400abcdef"}]}}}]}}"#;
+        let text = Redaction::default().file("1/namespaces.json", json.to_vec());
+        let text = String::from_utf8(text).unwrap();
+        assert!(text.contains("\"inode\": 7") && text.contains("enx020000000000"), "{text}");
+        assert!(!text.contains("192.0.2") && !text.contains("525400"), "{text}");
     }
 
     #[test]

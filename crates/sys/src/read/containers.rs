@@ -6,13 +6,23 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use netsilo_model::parse::container::{Container, log_file};
+use netsilo_model::parse::container::{Container, log_file, pod_folder};
 use netsilo_model::snapshot::attribution::Consumption;
 
 use crate::files::root::Root;
 
 /// Where the kubelet links the log files.
 const LOGS: &str = "/var/log/containers";
+
+/// Where the kubelet keeps the log files of each pod.
+const PODS: &str = "/var/log/pods";
+
+/// The names of all pods (`namespace/pod`), by UID.
+pub(crate) fn pods(root: &Root) -> BTreeMap<String, String> {
+    let folders = root.unrecorded().list(PODS).unwrap_or_default();
+    let pods = folders.iter().filter_map(|name| pod_folder(name));
+    pods.map(|(uid, name)| (uid.to_owned(), name)).collect()
+}
 
 /// The names of the consumers' containers, by identifier. Containers that the kubelet does not know
 /// have no entry.

@@ -21,33 +21,39 @@ const DROPS: usize = 8;
 pub(crate) struct Candidate {
     pub(crate) socket: LosingSocket,
     pub(crate) group: u32,
+    /// Inode number of its network namespace, if it is another than netsilo's.
+    pub(crate) netns: Option<u32>,
 }
 
-/// All UDP sockets and listeners. Leaves out listeners if the kernel has no `tcp_diag`.
-pub(crate) fn candidates(root: &Root) -> Result<Vec<Candidate>, ReadError> {
+/// All UDP sockets and listeners of this thread's network namespace, whose `/proc/.../net` is
+/// `net`. Leaves out listeners if the kernel has no `tcp_diag`.
+pub(crate) fn candidates(
+    root: &Root,
+    net: &str,
+    netns: Option<u32>,
+) -> Result<Vec<Candidate>, ReadError> {
     let mut sockets: Vec<Candidate> = Vec::new();
-    for file in ["/proc/net/udp", "/proc/net/udp6"] {
-        let read = root.optional(file, net_udp)?.unwrap_or_default();
-        sockets.extend(
-            read.iter().map(|socket| Candidate { socket: udp(socket), group: socket.group }),
-        );
+    for file in ["udp", "udp6"] {
+        let read = root.optional(&format!("{net}/{file}"), net_udp)?.unwrap_or_default();
+        let of = |socket: &UdpSocket| Candidate { socket: udp(socket), group: socket.group, netns };
+        sockets.extend(read.iter().map(of));
     }
     let listeners = listeners().unwrap_or_default();
-    sockets.extend(listeners.into_iter().map(|socket| Candidate { socket, group: 1 }));
+    sockets.extend(listeners.into_iter().map(|socket| Candidate { socket, group: 1, netns }));
     Ok(sockets)
 }
 
 /// The sockets that have dropped something, with their holders.
-pub(crate) fn losing(
+pub(crate) fn losing<'a>(
     root: &Root,
-    candidates: &[Candidate],
+    candidates: impl Iterator<Item = &'a Candidate>,
     holders: &Holders,
 ) -> Vec<LosingSocket> {
     let with_holder = |socket: &LosingSocket| {
         let tgid = holders.get(&socket.inode).and_then(|fds| fds.keys().next());
         LosingSocket { holder: tgid.and_then(|tgid| holder(root, *tgid)), ..socket.clone() }
     };
-    let all = candidates.iter().map(|it| &it.socket).filter(|socket| socket.drops > 0);
+    let all = candidates.map(|it| &it.socket).filter(|socket| socket.drops > 0);
     let mut losing: Vec<LosingSocket> = all.map(with_holder).collect();
     losing.sort_unstable();
     losing
@@ -121,7 +127,8 @@ mod tests {
     use super::*;
 
     fn lost(kind: SocketKind, port: u16) -> Option<LosingSocket> {
-        let read = crate::read::socket_readers::Sockets::read(&Root::live(), None).unwrap();
+        let read =
+            crate::read::socket_readers::Sockets::read(&Root::live(), None, Vec::new()).unwrap();
         read.losing.into_iter().find(|socket| socket.kind == kind && socket.port == port)
     }
 

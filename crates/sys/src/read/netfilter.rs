@@ -15,9 +15,9 @@ use crate::files::root::Root;
 const ENTRIES: &str = "/proc/sys/net/netfilter/nf_conntrack_count";
 const MAX: &str = "/proc/sys/net/netfilter/nf_conntrack_max";
 
-/// Reads the counters. Asks nothing of connection tracking that is not loaded: the kernel would
-/// load it.
-pub(crate) fn read(root: &Root) -> Result<Netfilter, ReadError> {
+/// Reads the counters of the namespace whose `/proc/.../net` is `net`. Asks nothing of connection
+/// tracking that is not loaded: the kernel would load it.
+pub(crate) fn read(root: &Root, net: &str) -> Result<Netfilter, ReadError> {
     let entries: Option<u64> = root.optional(ENTRIES, scalar::number)?;
     let counted = entries.map(|entries| {
         let counted = conntrack().map_err(|e| ReadError::from_io("ctnetlink", e))?;
@@ -27,8 +27,8 @@ pub(crate) fn read(root: &Root) -> Result<Netfilter, ReadError> {
             ..counted
         })
     });
-    let file = "/proc/net/netfilter/nfnetlink_queue";
-    let mut queues = root.optional(file, nfnetlink_queue)?.unwrap_or_default();
+    let file = format!("{net}/netfilter/nfnetlink_queue");
+    let mut queues = root.optional(&file, nfnetlink_queue)?.unwrap_or_default();
     for queue in &mut queues {
         let comm = root.parse(&format!("/proc/{}/comm", queue.port), scalar::word).ok();
         queue.reader = comm.map(|comm| Holder { tgid: queue.port, comm });

@@ -3,6 +3,7 @@
 //! Each file sends one kind of request and returns values of [`netsilo_model::snapshot`].
 
 pub mod connections;
+pub mod links;
 pub mod netdev_genl;
 pub mod qdiscs;
 pub mod sock_diag;

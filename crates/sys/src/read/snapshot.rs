@@ -6,20 +6,22 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use netsilo_model::change::SYSCTLS;
+use netsilo_model::derive::namespaces::NAMESPACES;
 use netsilo_model::machine::cpuset::{CpuId, CpuSet};
 use netsilo_model::machine::ids::Irq;
 use netsilo_model::machine::reading::Reading;
 use netsilo_model::machine::topology::Topology;
 use netsilo_model::parse::interrupts::Interrupts;
-use netsilo_model::parse::schedstat::thread_time;
+use netsilo_model::parse::schedstat::{link_inode, thread_time};
 use netsilo_model::parse::softirqs::softirqs;
 use netsilo_model::parse::softnet_stat::softnet_stat;
 use netsilo_model::parse::stat::stat;
-use netsilo_model::parse::{cpu_lists, scalar, snmp};
+use netsilo_model::parse::{cpu_lists, scalar};
 use netsilo_model::snapshot::audit::Audit;
 use netsilo_model::snapshot::host::{
     CpuCounters, Gap, HostIdentity, IrqState, KnobOwner, NetSettings, Snapshot,
 };
+use netsilo_model::snapshot::namespaces::Namespaces;
 use netsilo_model::snapshot::netdev::{NapiThread, Xdp};
 use netsilo_model::snapshot::netdev_genl::NetdevGenl;
 use netsilo_model::snapshot::netdevs::Netdevs;
@@ -33,6 +35,7 @@ use crate::files::root::Root;
 use crate::files::writes;
 use crate::read::gaps::Notes;
 use crate::read::machine::virtual_machine;
+use crate::read::namespaces::{self, PROTOCOLS, Share};
 use crate::read::netdev::{Known, netdevs};
 use crate::read::process::{Process, napi_threads, processes};
 use crate::read::sock_owners::Holders;
@@ -80,8 +83,13 @@ struct Kept {
     net: NetSettings,
     audit: Option<Audit>,
     holders: Holders,
+    namespaces: Option<Namespaces>,
     gaps: Vec<Gap>,
 }
+
+/// How much CPU time a snapshot of a series may take to read other network namespaces. The others
+/// follow in the next snapshots.
+const OF_SERIES: Share = Share { cpu_time: Duration::from_millis(30), at_least: 0 };
 
 /// How long they are used.
 const SELDOM: Duration = Duration::from_secs(5);
@@ -106,7 +114,8 @@ impl Series {
         if let Some(kept) = self.0.take_if(|kept| is_valid(kept)) {
             let (snapshot, processes, holders) = whole(root, Some(&kept))?;
             let netdevs = snapshot.netdevs.clone();
-            self.0 = Some(Kept { processes, netdevs, holders, ..kept });
+            let namespaces = snapshot.namespaces.clone();
+            self.0 = Some(Kept { processes, netdevs, holders, namespaces, ..kept });
             return Ok(snapshot);
         }
         let (snapshot, processes, holders) = whole(root, None)?;
@@ -122,6 +131,7 @@ impl Series {
             net: snapshot.net.clone(),
             audit: snapshot.audit.clone(),
             holders,
+            namespaces: snapshot.namespaces.clone(),
             gaps: snapshot.gaps.clone(),
         });
         Ok(snapshot)
@@ -163,9 +173,16 @@ fn look(
     };
     let asked = OnceCell::new();
     let ask = || {
-        let known = kept.map(|kept| &kept.holders);
-        asked.get_or_init(|| Reading::from(Sockets::read(&root.unrecorded(), known)))
+        let ask = || {
+            let root = root.unrecorded();
+            let last = kept.and_then(|kept| Some((kept.namespaces.as_ref()?, OF_SERIES)));
+            let (namespaces, elsewhere) = namespaces::look(&root, last);
+            let sockets = Sockets::read(&root, kept.map(|kept| &kept.holders), elsewhere);
+            (Reading::from(sockets), namespaces)
+        };
+        asked.get_or_init(ask)
     };
+    let sockets = || &ask().0;
     let mut snapshot = Snapshot {
         machine: kept.map_or_else(|| machine(&notes), |kept| kept.machine.clone()),
         at,
@@ -184,18 +201,26 @@ fn look(
         audit,
         protocols,
         netfilter: if whole {
-            let ask = || Reading::from(crate::read::netfilter::read(&notes.root.unrecorded()));
+            let ask = || {
+                let root = notes.root.unrecorded();
+                Reading::from(crate::read::netfilter::read(&root, "/proc/net"))
+            };
             answer(&notes, NETFILTER, ask)
         } else {
             None
         },
         losing_sockets: if whole {
-            answer(&notes, LOSING_SOCKETS, || part(ask(), |it| &it.losing))
+            answer(&notes, LOSING_SOCKETS, || part(sockets(), |it| &it.losing))
         } else {
             None
         },
         socket_readers: if whole {
-            answer(&notes, SOCKET_READERS, || part(ask(), |it| &it.readers))
+            answer(&notes, SOCKET_READERS, || part(sockets(), |it| &it.readers))
+        } else {
+            None
+        },
+        namespaces: if whole {
+            answer(&notes, NAMESPACES, || namespaces::with_sockets(ask()))
         } else {
             None
         },
@@ -207,7 +232,7 @@ fn look(
         snapshot.gaps.clone_from(&kept.gaps);
     }
     snapshot.escape_names();
-    let holders = asked.into_inner().and_then(|read| match read {
+    let holders = asked.into_inner().and_then(|(sockets, _)| match sockets {
         Reading::Value(sockets) => Some(sockets.holders),
         Reading::Absent(_) => None,
     });
@@ -255,19 +280,13 @@ fn machine(notes: &Notes<'_>) -> HostIdentity {
         cmdline: word("/proc/cmdline"),
         netns: notes
             .wanted(notes.root.link("/proc/self/ns/net"))
-            .as_deref()
-            .and_then(netns)
+            .and_then(|link| link_inode(&link, "net"))
             .unwrap_or_default(),
         virtual_machine: virtual_machine(
             notes.root,
             notes.note(notes.root.read("/proc/cpuinfo")).as_deref(),
         ),
     }
-}
-
-/// The inode number in `net:[4026531840]`.
-fn netns(link: &str) -> Option<u32> {
-    link.strip_prefix("net:[")?.strip_suffix(']')?.parse().ok()
 }
 
 pub(crate) fn netdev_genl(notes: &Notes<'_>) -> Option<NetdevGenl> {
@@ -304,14 +323,8 @@ fn xdp(notes: &Notes<'_>) -> BTreeMap<u32, Xdp> {
 
 /// Protocol counters of this network namespace.
 fn protocols(notes: &Notes<'_>) -> BTreeMap<String, u64> {
-    let files = [
-        ("/proc/net/snmp", snmp::snmp as fn(&str) -> _),
-        ("/proc/net/netstat", snmp::snmp),
-        ("/proc/net/snmp6", snmp::snmp6),
-        ("/proc/net/sctp/snmp", snmp::snmp6),
-        ("/proc/net/xfrm_stat", snmp::snmp6),
-    ];
-    files.into_iter().filter_map(|(file, parse)| notes.get(file, parse)).flatten().collect()
+    let read = |(file, parse): &(&str, _)| notes.get(&format!("/proc/net/{file}"), parse);
+    PROTOCOLS.iter().filter_map(read).flatten().collect()
 }
 
 /// An answer that was read or recorded. If it could not be read, that is a gap.

@@ -1,8 +1,9 @@
-//! Processes that hold UDP sockets or listeners of this thread's network namespace: the times of
-//! their threads, and the CPU quotas of their cgroups.
+//! Processes that hold UDP sockets or listeners: the times of their threads, and the CPU quotas of
+//! their cgroups.
 //!
 //! They are read before a loss is known, because only two readings show what happened in a window.
 
+use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};
 
 use netsilo_model::parse::cpu_bandwidth::{ancestors, cpu_max, cpu_stat, v1_path, v2_path};
@@ -20,8 +21,11 @@ use crate::read::losing_sockets::{Candidate, candidates, losing};
 use crate::read::pidfd;
 use crate::read::sock_owners::{self, Holders};
 
-/// Maximum number of processes that are read.
+/// Maximum number of processes that are read of this network namespace, and of the others.
 const MOST_PROCESSES: usize = 64;
+
+/// The files of this process's network namespace. Linux 3.10 has no `/proc/thread-self`.
+const NET: &str = "/proc/net";
 
 /// Maximum number of threads that are read, of all processes together.
 const MOST_THREADS: usize = 512;
@@ -29,32 +33,42 @@ const MOST_THREADS: usize = 512;
 /// Where cgroups are mounted: v2, or the hierarchies of v1.
 const CGROUPS: &str = "/sys/fs/cgroup";
 
-/// What was read of the sockets of this namespace.
+/// What was read of sockets.
 pub(crate) struct Sockets {
-    /// Sockets that have dropped something.
+    /// Sockets of this namespace that have dropped something.
     pub(crate) losing: Vec<LosingSocket>,
+    /// Those of other namespaces, by inode number.
+    pub(crate) elsewhere: BTreeMap<u32, Vec<LosingSocket>>,
     pub(crate) readers: SocketReaders,
     pub(crate) holders: Holders,
 }
 
 impl Sockets {
     /// Searches `/proc` for the holders, unless `known` has those of all losing sockets.
-    pub(crate) fn read(root: &Root, known: Option<&Holders>) -> Result<Self, ReadError> {
-        let mut all = candidates(root)?;
-        all.sort_by_key(|it| std::cmp::Reverse((it.socket.drops, it.socket.queued)));
-        let has = |known: &&Holders| {
-            let mut losing = all.iter().take_while(|it| it.socket.drops > 0);
-            losing.all(|it| known.contains_key(&it.socket.inode))
-        };
-        let holders = match known.filter(has) {
-            Some(known) => known.clone(),
-            None => search(root, &all)?,
-        };
-        let losing = losing(root, &all, &holders);
+    /// `elsewhere`: the sockets of other namespaces.
+    pub(crate) fn read(
+        root: &Root,
+        known: Option<&Holders>,
+        elsewhere: Vec<Candidate>,
+    ) -> Result<Self, ReadError> {
+        let mut all = candidates(root, NET, None)?;
+        all.extend(elsewhere);
+        all.sort_by_key(|it| (it.netns.is_some(), Reverse((it.socket.drops, it.socket.queued))));
+        let mut lost = all.iter().filter(|it| it.socket.drops > 0);
+        let holders =
+            match known.filter(|known| lost.all(|it| known.contains_key(&it.socket.inode))) {
+                Some(known) => known.clone(),
+                None => search(root, &all)?,
+            };
+        let of = |netns| losing(root, all.iter().filter(move |it| it.netns == netns), &holders);
+        let lost = || all.iter().filter(|it| it.socket.drops > 0);
+        let others: BTreeSet<u32> = lost().filter_map(|it| it.netns).collect();
+        let elsewhere = others.into_iter().map(|netns| (netns, of(Some(netns)))).collect();
+        let losing = of(None);
         let mut readers = readers(root, &all, &holders);
-        let lost = all.iter().filter(|it| it.socket.drops > 0 && it.socket.inode != 0);
+        let lost = lost().filter(|it| it.socket.inode != 0);
         readers.buffers = lost.map(|it| (it.socket.inode, buffer(it, &holders))).collect();
-        Ok(Self { losing, readers, holders })
+        Ok(Self { losing, elsewhere, readers, holders })
     }
 }
 
@@ -69,7 +83,7 @@ fn search(root: &Root, all: &[Candidate]) -> Result<Holders, ReadError> {
 }
 
 fn buffer(candidate: &Candidate, holders: &Holders) -> SocketBuffer {
-    let Candidate { socket, group } = candidate;
+    let Candidate { socket, group, .. } = candidate;
     let fds = holders.get(&socket.inode);
     let (bytes, is_set) = fds
         .and_then(BTreeMap::first_key_value)
@@ -88,12 +102,13 @@ fn buffer(candidate: &Candidate, holders: &Holders) -> SocketBuffer {
 fn readers(root: &Root, sockets: &[Candidate], holders: &Holders) -> SocketReaders {
     let mut readers = SocketReaders::default();
     let mut room = MOST_THREADS;
-    for Candidate { socket, .. } in sockets {
+    for Candidate { socket, netns, .. } in sockets {
+        let most = if netns.is_some() { 2 * MOST_PROCESSES } else { MOST_PROCESSES };
         let port = Some(socket.port).filter(|_| socket.kind == SocketKind::TcpListen);
         for tgid in holders.get(&socket.inode).into_iter().flat_map(BTreeMap::keys) {
             if let Some(known) = readers.processes.get_mut(tgid) {
                 known.ports.extend(port);
-            } else if readers.processes.len() < MOST_PROCESSES
+            } else if readers.processes.len() < most
                 && let Some(new) = reader(root, *tgid, &mut room, &mut readers.quotas)
             {
                 let new = SocketReader { ports: port.into_iter().collect(), ..new };

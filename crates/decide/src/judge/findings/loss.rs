@@ -9,6 +9,7 @@ mod reader;
 
 use netsilo_model::derive::analysis::Analysis;
 use netsilo_model::derive::coverage::in_words;
+use netsilo_model::derive::namespaces::counted;
 use netsilo_model::drivers::loss_stage::LossStage;
 use netsilo_model::machine::cpuset::CpuId;
 use netsilo_model::snapshot::subject::Subject;
@@ -29,11 +30,12 @@ const BACKLOG: &str = "net.core.netdev_max_backlog";
 /// All findings of the family.
 pub(super) fn find(judged: &Judged<'_>) -> Vec<Finding> {
     let Judged { analysis, ledger, .. } = judged;
+    let counted = counted(analysis);
     let mut findings = device::find(judged);
     findings.extend(backlog(analysis, ledger));
     findings.extend(squeezed(analysis, ledger));
-    findings.extend(reader::find(analysis, ledger));
-    findings.extend(kernel::find(analysis, ledger));
+    findings.extend(reader::find(analysis, &counted, ledger));
+    findings.extend(kernel::find(analysis, &counted, ledger));
     findings.extend(nothing(analysis, ledger));
     findings
 }

@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use netsilo_model::derive::analysis::Analysis;
 use netsilo_model::derive::cpu_time::{CpuTimeShares, MeasuredShares};
+use netsilo_model::derive::namespaces::names_of;
 use netsilo_model::derive::silo::Silo;
 use netsilo_model::derive::thread_share::ThreadShare;
 use netsilo_model::machine::cpuset::CpuId;
@@ -172,6 +173,11 @@ fn backlog(
     })
 }
 
+/// The name of a network namespace, or its inode number if the name is not known.
+fn named(analysis: &Analysis<'_>, netns: u32) -> String {
+    names_of(analysis.observation).remove(&netns).unwrap_or_else(|| netns.to_string())
+}
+
 /// The cause of a NAPI without a known rx queue: transmit completions, a container's device.
 fn other_poll(
     analysis: &Analysis<'_>,
@@ -186,7 +192,7 @@ fn other_poll(
         (_, true) => {
             let text = "it is in another network namespace: run netsilo there to see its queues";
             (
-                format!("{} of network namespace {}", poll.netdev, poll.netns),
+                format!("{} of network namespace {}", poll.netdev, named(analysis, poll.netns)),
                 vec![Fact::new(text, "tp_btf/napi_poll")],
             )
         }

@@ -71,7 +71,7 @@ fn cell(text: &Styled) -> Cell {
 /// The stages that lost packets which the kernel's event does not show, as those of the NIC.
 fn before_the_kernel(ledger: &Ledger) -> Option<String> {
     let is_unseen = |stage: &&StageLosses| {
-        stage.stage.loses() && stage.by_event == Some(0) && stage.by_counters() > 0
+        stage.stage.loses() && stage.by_event == Some(0) && stage.by_counters(None) > 0
     };
     let stages = ledger.stages.iter().filter(is_unseen);
     let named: Vec<_> =

@@ -52,7 +52,7 @@ pub(super) fn on_purpose(ledger: &Ledger) -> Option<String> {
 
 /// The netdev or namespace, and the reason or function.
 fn place(row: &DropRow) -> String {
-    let at = match row.netns {
+    let at = match row.elsewhere() {
         Some(netns) => format!("netns {netns}"),
         None if row.netdev.is_empty() => "this machine".to_owned(),
         None => row.netdev.clone(),
@@ -84,6 +84,7 @@ mod tests {
         };
         let xdp = |netdev: &str, count| LossCounter {
             subject: Subject::Netdev(netdev.into()),
+            netns: None,
             counter: "rx_xdp_drops".into(),
             count: Some(count),
             since_boot: count,

@@ -1,5 +1,7 @@
 //! Findings on packets that a NIC or its receive ring could not hold.
 
+use std::collections::BTreeMap;
+
 use netsilo_model::change::{Change, Knob as _, knobs};
 use netsilo_model::derive::analysis::Analysis;
 use netsilo_model::drivers::counters;
@@ -15,10 +17,39 @@ use crate::judge::findings::id::FindingId;
 use crate::judge::findings::judged::Judged;
 use crate::judge::findings::loss::lost::{all_of, grown};
 use crate::judge::findings::relief::spread;
+use crate::judge::ledger::{Ledger, StageLosses};
 
 pub(super) fn find(judged: &Judged<'_>) -> Vec<Finding> {
     let netdevs = judged.analysis.after().netdevs.iter();
-    netdevs.filter_map(|netdev| drops(judged, netdev)).collect()
+    let own = netdevs.filter_map(|netdev| drops(judged, netdev));
+    own.chain(elsewhere(judged.analysis, &judged.ledger)).collect()
+}
+
+/// The devices of other network namespaces. Their queues are not read.
+fn elsewhere(analysis: &Analysis<'_>, ledger: &Ledger) -> Vec<Finding> {
+    let places = [LossStage::Nic, LossStage::Ring];
+    let mut devices: BTreeMap<&Subject, u64> = BTreeMap::new();
+    for (subject, lost) in
+        places.into_iter().filter_map(|it| ledger.stage(it)).flat_map(StageLosses::by_subject)
+    {
+        if matches!(subject, Subject::InNetns { .. }) {
+            let most = devices.entry(subject).or_default();
+            *most = (*most).max(lost);
+        }
+    }
+    let finding = |(subject, lost): (&Subject, u64)| Finding {
+        id: FindingId::NicDrops,
+        severity: Severity::Critical,
+        subject: subject.clone(),
+        title: format!("{lost} packets dropped by the NIC or its ring"),
+        evidence: places.into_iter().flat_map(|place| grown(ledger, place, subject)).collect(),
+        remedies: vec![Remedy::new(
+            "find the cpus that poll it, and whether its ring is short: run netsilo check in that \
+             network namespace (nsenter -t PID -n)",
+            all_of(analysis, lost, "all packets that the device lost"),
+        )],
+    };
+    devices.into_iter().map(finding).collect()
 }
 
 fn drops(judged: &Judged<'_>, netdev: &Netdev) -> Option<Finding> {

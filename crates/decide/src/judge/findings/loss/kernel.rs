@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 
 use netsilo_model::derive::analysis::Analysis;
 use netsilo_model::derive::drop_class::DropClass;
+use netsilo_model::derive::namespaces::CountedNamespace;
 use netsilo_model::drivers::loss_stage::LossStage;
 use netsilo_model::snapshot::netfilter::{Conntrack, NfQueue};
 use netsilo_model::snapshot::packet_sockets::CaptureKind;
@@ -25,15 +26,21 @@ const PLACES_NAMED: usize = 5;
 /// few of them.
 const FEW_PER_S: f64 = 1.0;
 
-pub(super) fn find(analysis: &Analysis<'_>, ledger: &Ledger) -> Vec<Finding> {
-    let mut findings = conntrack(analysis, ledger);
-    findings.extend(queues(analysis, ledger));
+pub(super) fn find(
+    analysis: &Analysis<'_>,
+    counted: &[CountedNamespace<'_>],
+    ledger: &Ledger,
+) -> Vec<Finding> {
+    let mut findings = Vec::new();
+    for namespace in counted {
+        findings.extend(conntrack(analysis, namespace, ledger));
+        findings.extend(queues(analysis, namespace, ledger));
+    }
     findings.extend(packet_sockets(analysis, ledger));
     let mut places: BTreeMap<(LossStage, bool, Subject), Vec<&DropRow>> = BTreeMap::new();
     for row in ledger.dropped.iter().flatten() {
         let Some(stage) = row.stage else { continue };
-        let elsewhere = row.netns.is_some() && stage != LossStage::PacketSocket;
-        if elsewhere || !has_counters(ledger, stage) {
+        if !has_counters(ledger, stage, row.netns) {
             let known = row.class == DropClass::Lost;
             places.entry((stage, known, subject(row))).or_default().push(row);
         }
@@ -57,12 +64,18 @@ pub(super) fn find(analysis: &Analysis<'_>, ledger: &Ledger) -> Vec<Finding> {
     findings
 }
 
-/// Whether other findings count what was lost at a stage in netsilo's own network namespace: 99% of
-/// it, because counters and events are not read at one time.
-fn has_counters(ledger: &Ledger, stage: LossStage) -> bool {
-    let counted = |losses: &StageLosses| {
-        losses.by_counters() as f64 >= 0.99 * losses.by_event.unwrap_or(0) as f64
-    };
+/// Whether other findings count what was lost at a stage in a network namespace: 99% of it, because
+/// counters and events are not read at one time.
+fn has_counters(ledger: &Ledger, stage: LossStage, netns: Option<u32>) -> bool {
+    let of_machine = stage.is_of_whole_machine();
+    let rows = ledger.dropped.iter().flatten().filter(|row| {
+        row.class == DropClass::Lost
+            && row.stage == Some(stage)
+            && (of_machine || row.netns == netns)
+    });
+    let events = rows.fold(0, |sum: u64, row| sum.saturating_add(row.packets));
+    let netns = netns.filter(|_| !of_machine);
+    let counted = |losses: &StageLosses| losses.by_counters(netns) as f64 >= 0.99 * events as f64;
     match stage {
         LossStage::Neighbour | LossStage::VirtualDevice | LossStage::Other => false,
         _ => ledger.stage(stage).is_some_and(counted),
@@ -70,7 +83,7 @@ fn has_counters(ledger: &Ledger, stage: LossStage) -> bool {
 }
 
 fn subject(row: &DropRow) -> Subject {
-    match row.netns {
+    match row.elsewhere() {
         Some(netns) => Subject::Netns(netns),
         None if row.netdev.is_empty() => Subject::Machine,
         None => Subject::Netdev(row.netdev.clone()),
@@ -163,11 +176,15 @@ fn remedy(analysis: &Analysis<'_>, what: impl Into<String>, lost: u64) -> Remedy
 }
 
 /// Connection tracking drops packets that it cannot track, with the reason of a rule.
-fn conntrack(analysis: &Analysis<'_>, ledger: &Ledger) -> Vec<Finding> {
-    let subject = Subject::Protocol(ProtocolPart::Conntrack);
+fn conntrack(
+    analysis: &Analysis<'_>,
+    namespace: &CountedNamespace<'_>,
+    ledger: &Ledger,
+) -> Vec<Finding> {
+    let subject = namespace.subject(Subject::Protocol(ProtocolPart::Conntrack));
     let lost =
         ledger.stage(LossStage::Conntrack).and_then(|it| it.by_subject().get(&subject).copied());
-    let Some(now) = analysis.after().netfilter.as_ref().and_then(|it| it.conntrack) else {
+    let Some(now) = namespace.netfilter.and_then(|it| it.conntrack) else {
         return Vec::new();
     };
     let finding = |lost| {
@@ -214,11 +231,15 @@ fn is_full(now: Conntrack) -> bool {
 }
 
 /// The NFQUEUEs that lost packets, each with its program.
-fn queues(analysis: &Analysis<'_>, ledger: &Ledger) -> Vec<Finding> {
+fn queues(
+    analysis: &Analysis<'_>,
+    namespace: &CountedNamespace<'_>,
+    ledger: &Ledger,
+) -> Vec<Finding> {
     let Some(stage) = ledger.stage(LossStage::Nfqueue) else { return Vec::new() };
-    let known = analysis.after().netfilter.iter().flat_map(|it| &it.queues);
+    let known = namespace.netfilter.into_iter().flat_map(|it| &it.queues);
     let finding = |queue: &NfQueue| {
-        let subject = Subject::NfQueue(queue.number);
+        let subject = namespace.subject(Subject::NfQueue(queue.number));
         let lost = stage.by_subject().get(&subject).copied()?;
         let reader = match &queue.reader {
             Some(reader) => format!("{} (pid {})", reader.comm, reader.tgid),

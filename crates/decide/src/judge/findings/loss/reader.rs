@@ -11,8 +11,9 @@ mod throttled;
 use std::collections::{BTreeMap, BTreeSet};
 
 use netsilo_model::derive::analysis::Analysis;
+use netsilo_model::derive::namespaces::CountedNamespace;
 use netsilo_model::drivers::loss_stage::LossStage;
-use netsilo_model::snapshot::sockets::{LosingSocket, SocketKind};
+use netsilo_model::snapshot::sockets::SocketKind;
 use netsilo_model::snapshot::subject::{ProtocolPart, Subject};
 
 use crate::judge::evidence::{Evidence, Measure, Remedy};
@@ -28,21 +29,30 @@ use crate::judge::ledger::Ledger;
 /// Maximum number of sockets of a port that are listed.
 const SOCKETS_NAMED: usize = 5;
 
-pub(super) fn find(analysis: &Analysis<'_>, ledger: &Ledger) -> Vec<Finding> {
+pub(super) fn find(
+    analysis: &Analysis<'_>,
+    counted: &[CountedNamespace<'_>],
+    ledger: &Ledger,
+) -> Vec<Finding> {
+    let of_kind = |kind, place| {
+        let of = move |it| sockets(analysis, it, ledger, kind, place);
+        counted.iter().flat_map(of)
+    };
     let mut findings = Vec::new();
     findings.extend(protocols(analysis, ledger));
-    findings.extend(sockets(analysis, ledger, SocketKind::TcpListen, LossStage::Listen));
-    findings.extend(answered(analysis));
+    findings.extend(of_kind(SocketKind::TcpListen, LossStage::Listen));
+    findings.extend(counted.iter().filter_map(answered));
     findings.extend(throttled::without_loss(analysis));
     findings.extend(group::find(analysis));
-    findings.extend(sockets(analysis, ledger, SocketKind::Udp, LossStage::Socket));
+    findings.extend(of_kind(SocketKind::Udp, LossStage::Socket));
     findings
 }
 
-/// One finding per port whose sockets lost packets, and one per protocol whose sockets are not
-/// known.
+/// One finding per port of a network namespace whose sockets lost packets, and one per protocol
+/// whose sockets are not known.
 fn sockets(
     analysis: &Analysis<'_>,
+    namespace: &CountedNamespace<'_>,
     ledger: &Ledger,
     kind: SocketKind,
     place: LossStage,
@@ -51,25 +61,19 @@ fn sockets(
         return Vec::new();
     };
     let mut ports: BTreeMap<Subject, Losers<'_>> = BTreeMap::new();
-    let before = analysis.observation.before.losing_sockets.as_deref();
-    for socket in analysis
-        .observation
-        .after
-        .losing_sockets
-        .iter()
-        .flatten()
-        .filter(|socket| socket.kind == kind)
-    {
-        let lost = before.map_or(0, |before| socket.dropped_since(before));
+    let of_kind = namespace.losing_sockets.into_iter().flatten().filter(|it| it.kind == kind);
+    for socket in of_kind {
+        let lost = namespace.dropped(socket).unwrap_or(0);
         if lost > 0 {
-            let losers = ports.entry(socket.port_subject()).or_default();
+            let subject = namespace.subject(socket.port_subject());
+            let losers = ports.entry(subject).or_default();
             losers.sockets.push((socket, lost));
             losers.sockets.sort_by_key(|(_, lost)| std::cmp::Reverse(*lost));
         }
     }
     let finding = |subject: &Subject, losers: &Losers<'_>, lost: u64| {
         let evidence = counters(ledger, place, subject, losers);
-        let full = Full { analysis, subject, losers, lost, evidence };
+        let full = Full { analysis, namespace, subject, losers, lost, evidence };
         match kind {
             SocketKind::Udp => buffer(full),
             SocketKind::TcpListen => listen(full),
@@ -77,10 +81,10 @@ fn sockets(
     };
     let mut findings: Vec<Finding> =
         ports.iter().map(|(port, losers)| finding(port, losers, losers.lost())).collect();
-    let labels =
-        analysis.observation.after.losing_sockets.iter().flatten().map(LosingSocket::subject);
-    let of_sockets: BTreeSet<Subject> = labels.collect();
-    for (subject, lost) in stage.by_subject() {
+    let sockets = namespace.losing_sockets.into_iter().flatten();
+    let of_sockets: BTreeSet<Subject> =
+        sockets.map(|socket| namespace.subject(socket.subject())).collect();
+    for (subject, lost) in stage.by_subject_in(namespace.inode()) {
         // A protocol's count includes the losses of its sockets.
         let of_kind = kind == SocketKind::TcpListen || subject.is_udp();
         if !of_sockets.contains(subject) && (ports.is_empty() || !of_kind) {
@@ -134,7 +138,7 @@ const FIND_THE_REASON: &str =
     "find the address or route: netsilo check -v lists what the kernel dropped, with the reason";
 
 fn advice(subject: &Subject) -> &'static str {
-    let Subject::Protocol(protocol) = subject else { return FIND_THE_REASON };
+    let Subject::Protocol(protocol) = subject.part() else { return FIND_THE_REASON };
     match protocol {
         ProtocolPart::Ipv4Fragments | ProtocolPart::Ipv6Fragments => {
             "avoid fragments: use smaller datagrams or a smaller MTU at the sender; else allow \

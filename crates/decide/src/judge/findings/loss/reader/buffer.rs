@@ -5,7 +5,7 @@ use netsilo_model::snapshot::socket_readers::SocketBuffer;
 use crate::judge::evidence::{Evidence, Gain, Measure, Remedy};
 use crate::judge::findings::finding::Finding;
 use crate::judge::findings::id::FindingId;
-use crate::judge::findings::loss::lost::{all_of, sysctl, sysctl_number};
+use crate::judge::findings::loss::lost::all_of;
 use crate::judge::findings::loss::reader::cause::Cause;
 use crate::judge::findings::loss::reader::full::{Full, by_hand};
 use crate::judge::limits::raised;
@@ -15,9 +15,9 @@ const MAX: &str = "net.core.rmem_max";
 
 /// The receive buffer of a socket is full.
 pub(super) fn buffer(mut full: Full<'_>) -> Finding {
-    let Full { analysis, subject, losers, lost, .. } = full;
+    let Full { analysis, namespace, subject, losers, lost, .. } = full;
     let tcp = subject.is_tcp();
-    let default = sysctl_number(analysis, DEFAULT).filter(|_| !tcp);
+    let default = namespace.sysctl_number(DEFAULT).filter(|_| !tcp);
     let cause = if tcp {
         Cause::NotKnown("no socket is known")
     } else {
@@ -38,7 +38,7 @@ pub(super) fn buffer(mut full: Full<'_>) -> Finding {
     }));
     let bounds: &[&str] = if tcp { &["net.ipv4.tcp_rmem"] } else { &[DEFAULT, MAX] };
     for name in bounds {
-        let value = analysis.observation.after.net.sysctls.get(*name);
+        let value = namespace.sysctl(name);
         full.evidence.extend(value.map(|value| {
             Evidence::new("limit of the buffer", Measure::Text(value.replace('\t', " ")), *name)
         }));
@@ -85,7 +85,7 @@ fn faster(cause: &Cause, reader: &str) -> String {
 
 /// A larger default of the kernel.
 fn larger_by_default(full: &Full<'_>, cause: &Cause, reader: &str, default: Option<u64>) -> Remedy {
-    let Full { analysis, subject, lost, .. } = full;
+    let Full { namespace, subject, lost, .. } = full;
     let size = match cause {
         Cause::Tick(tick) => default.map(|_| tick.enough),
         _ => default.map(|default| raised(DEFAULT, default)),
@@ -101,11 +101,11 @@ fn larger_by_default(full: &Full<'_>, cause: &Cause, reader: &str, default: Opti
         }
     };
     let reason = format!("{subject} lost {lost} packets because its buffer was full");
-    let max = sysctl_number(analysis, MAX);
+    let max = namespace.sysctl_number(MAX);
     let changes = size.zip(max).map(|(size, max)| {
         let mut names = vec![DEFAULT];
         names.extend((max < size).then_some(MAX));
-        names.into_iter().flat_map(|name| sysctl(analysis, name, size, &reason)).collect()
+        names.into_iter().flat_map(|name| full.sysctl(name, size, &reason)).collect()
     });
     Remedy { changes: changes.unwrap_or_default(), ..larger(full, cause, reader, what, size) }
 }
@@ -113,8 +113,8 @@ fn larger_by_default(full: &Full<'_>, cause: &Cause, reader: &str, default: Opti
 /// A larger buffer of a program that sets its size, in bytes of the kernel: twice what the program
 /// requests.
 fn larger_by_program(full: &Full<'_>, cause: &Cause, reader: &str, now: u64) -> Remedy {
-    let Full { analysis, subject, lost, .. } = full;
-    let max = sysctl_number(analysis, MAX);
+    let Full { namespace, subject, lost, .. } = full;
+    let max = namespace.sysctl_number(MAX);
     let size = match cause {
         Cause::Tick(tick) => tick.enough,
         Cause::SmallBuffer { default, .. } => now.saturating_mul(2).max((*default).into()),
@@ -132,7 +132,7 @@ fn larger_by_program(full: &Full<'_>, cause: &Cause, reader: &str, now: u64) -> 
         held(cause)
     );
     let reason = format!("{subject} lost {lost} packets; {reader} must request a larger buffer");
-    let changes = beyond.map_or_else(Vec::new, |_| sysctl(analysis, MAX, request, &reason));
+    let changes = beyond.map_or_else(Vec::new, |_| full.sysctl(MAX, request, &reason));
     Remedy { changes, ..larger(full, cause, reader, what, Some(size)) }
 }
 

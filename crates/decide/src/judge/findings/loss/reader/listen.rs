@@ -1,13 +1,12 @@
 //! A full queue of a listening socket: connections that wait to be accepted, or requests that wait
 //! for the client's answer (the SYN queue).
 
-use netsilo_model::derive::analysis::Analysis;
+use netsilo_model::derive::namespaces::CountedNamespace;
 use netsilo_model::snapshot::subject::{ProtocolPart, Subject};
 
 use crate::judge::evidence::{Evidence, Gain, Measure, Remedy};
 use crate::judge::findings::finding::{Finding, Severity};
 use crate::judge::findings::id::FindingId;
-use crate::judge::findings::loss::lost::{sysctl, sysctl_number};
 use crate::judge::findings::loss::reader::cause::Cause;
 use crate::judge::findings::loss::reader::full::{Full, by_hand};
 use crate::judge::limits::{is_below_default, raised};
@@ -24,12 +23,6 @@ const SYN_BACKLOG: &str = "net.ipv4.tcp_max_syn_backlog";
 /// A counter of requests that were answered with a cookie because the SYN queue was full.
 const ANSWERED: &str = "TcpExtTCPReqQFullDoCookies";
 
-/// By how much a counter of TCP grew.
-fn grew(analysis: &Analysis<'_>, counter: &str) -> Option<u64> {
-    let per_s = analysis.rates.protocols.get(counter)?;
-    Some((per_s * analysis.rates.elapsed.as_secs_f64()).round() as u64)
-}
-
 fn rejected(full: &Full<'_>, basis: &str) -> Gain {
     Gain::AtMost {
         measure: Measure::PerSecond(full.analysis.per_s(full.lost)),
@@ -40,27 +33,27 @@ fn rejected(full: &Full<'_>, basis: &str) -> Gain {
 
 /// A queue of a listening socket is full.
 pub(super) fn listen(mut full: Full<'_>) -> Finding {
-    let Full { analysis, subject, losers, lost, .. } = full;
+    let Full { namespace, subject, losers, lost, .. } = full;
     let socket = losers.worst();
     let limit = socket.and_then(|socket| socket.limit).map(u64::from);
     let waiting = socket.map(|it| u64::from(it.queued));
     full.show(&[
         ("connections waiting to be accepted", waiting, "sock_diag"),
         ("limit of the accept queue", limit, "sock_diag"),
-        ("maximum of that limit", sysctl_number(analysis, SOMAXCONN), SOMAXCONN),
+        ("maximum of that limit", namespace.sysctl_number(SOMAXCONN), SOMAXCONN),
     ]);
     // Each overflow of the accept queue is counted as a drop too. Other drops are of requests.
-    let overflows = grew(analysis, "TcpExtListenOverflows");
+    let overflows = namespace.growth("TcpExtListenOverflows");
     let is_full = waiting.zip(limit).is_some_and(|(waiting, limit)| waiting > limit);
-    let of_requests = *subject == Subject::Protocol(ProtocolPart::TcpRequests)
+    let of_requests = *subject.part() == Subject::Protocol(ProtocolPart::TcpRequests)
         || !is_full && overflows.is_some_and(|overflows| overflows < lost.div_ceil(2));
     if of_requests { requests(full, limit) } else { connections(full, limit) }
 }
 
 /// The accept queue of a listening socket is full.
 fn connections(mut full: Full<'_>, limit: Option<u64>) -> Finding {
-    let Full { analysis, subject, losers, lost, .. } = full;
-    let bound = sysctl_number(analysis, SOMAXCONN);
+    let Full { analysis, namespace, subject, losers, lost, .. } = full;
+    let bound = namespace.sysctl_number(SOMAXCONN);
     let reader = losers.reader();
     let cause = Cause::of(analysis, losers, None);
     let remedy = cause.remedy(&reader);
@@ -110,7 +103,7 @@ fn connections(mut full: Full<'_>, limit: Option<u64>) -> Finding {
         cost: Some("connections may wait longer before they are served".into()),
         not_when: Some(format!("{reader} accepts more slowly than connections arrive on average")),
         changes: binding
-            .map_or_else(Vec::new, |bound| sysctl(analysis, SOMAXCONN, larger(bound), &reason)),
+            .map_or_else(Vec::new, |bound| full.sysctl(SOMAXCONN, larger(bound), &reason)),
         ..by_hand(
             what,
             Gain::Unknown(
@@ -126,9 +119,9 @@ fn connections(mut full: Full<'_>, limit: Option<u64>) -> Finding {
 
 /// Requests were dropped, although the accept queue was not full.
 fn requests(mut full: Full<'_>, limit: Option<u64>) -> Finding {
-    let Full { analysis, subject, losers, lost, .. } = full;
-    let [cookies, backlog] = [COOKIES, SYN_BACKLOG].map(|name| sysctl_number(analysis, name));
-    full.show(&cookie_counters(analysis));
+    let Full { namespace, subject, losers, lost, .. } = full;
+    let [cookies, backlog] = [COOKIES, SYN_BACKLOG].map(|name| namespace.sysctl_number(name));
+    full.show(&cookie_counters(namespace));
     full.show(&[
         ("cookies while the SYN queue is full", cookies, COOKIES),
         ("maximum of the SYN queue without cookies", backlog, SYN_BACKLOG),
@@ -155,7 +148,7 @@ fn requests(mut full: Full<'_>, limit: Option<u64>) -> Finding {
              sends no timestamps"
                 .into(),
         ),
-        changes: sysctl(analysis, COOKIES, 1, &reason),
+        changes: full.sysctl(COOKIES, 1, &reason),
         ..by_hand(
             format!("answer with cookies while the SYN queue is full ({COOKIES}=1)"),
             rejected(&full, "all requests that were dropped: a cookie takes no place in the queue"),
@@ -172,7 +165,7 @@ fn requests(mut full: Full<'_>, limit: Option<u64>) -> Finding {
         None => format!("a longer SYN queue: {SYN_BACKLOG}, of which new clients get 3/4"),
     };
     let changes = match (by_program, backlog) {
-        (None, Some(backlog)) => sysctl(analysis, SYN_BACKLOG, backlog.saturating_mul(2), &reason),
+        (None, Some(backlog)) => full.sysctl(SYN_BACKLOG, backlog.saturating_mul(2), &reason),
         _ => Vec::new(),
     };
     let longer = Remedy {
@@ -187,28 +180,30 @@ fn requests(mut full: Full<'_>, limit: Option<u64>) -> Finding {
     full.finding(FindingId::ListenOverflow, title, vec![answer, longer])
 }
 
-fn cookie_counters(analysis: &Analysis<'_>) -> [(&'static str, Option<u64>, &'static str); 3] {
+fn cookie_counters(
+    namespace: &CountedNamespace<'_>,
+) -> [(&'static str, Option<u64>, &'static str); 3] {
     let file = "/proc/net/netstat";
     [
-        ("cookies sent", grew(analysis, "TcpExtSyncookiesSent"), file),
-        ("cookies that came back", grew(analysis, "TcpExtSyncookiesRecv"), file),
-        ("cookies that came back and were wrong", grew(analysis, "TcpExtSyncookiesFailed"), file),
+        ("cookies sent", namespace.growth("TcpExtSyncookiesSent"), file),
+        ("cookies that came back", namespace.growth("TcpExtSyncookiesRecv"), file),
+        ("cookies that came back and were wrong", namespace.growth("TcpExtSyncookiesFailed"), file),
     ]
 }
 
 /// The SYN queue was full, and the kernel answered with cookies: nothing was lost.
-pub(super) fn answered(analysis: &Analysis<'_>) -> Option<Finding> {
-    let answered = grew(analysis, ANSWERED).filter(|answered| *answered > 0)?;
+pub(super) fn answered(namespace: &CountedNamespace<'_>) -> Option<Finding> {
+    let answered = namespace.growth(ANSWERED).filter(|answered| *answered > 0)?;
     let mut evidence =
         vec![Evidence::new("TCPReqQFullDoCookies", Measure::Count(answered), "/proc/net/netstat")];
-    let counters = cookie_counters(analysis);
+    let counters = cookie_counters(namespace);
     evidence.extend(counters.into_iter().filter_map(|(quantity, value, source)| {
         Some(Evidence::new(quantity, Measure::Count(value?), source))
     }));
     Some(Finding {
         id: FindingId::ListenOverflow,
         severity: Severity::Info,
-        subject: Subject::Protocol(ProtocolPart::TcpRequests),
+        subject: namespace.subject(Subject::Protocol(ProtocolPart::TcpRequests)),
         title: format!(
             "half-open connections fill a SYN queue: {answered} requests were answered with \
              cookies, and none of them was dropped"

@@ -9,7 +9,7 @@ use netsilo_model::snapshot::observation::Observation;
 use netsilo_model::snapshot::socket_readers::{
     CpuQuota, SocketBuffer, SocketReader, SocketReaders, SocketThread,
 };
-use netsilo_model::snapshot::sockets::Holder;
+use netsilo_model::snapshot::sockets::{Holder, LosingSocket};
 use netsilo_model::snapshot::thread_time::ThreadTime;
 use netsilo_model::synthetic::scene::Scene;
 use proptest::prelude::*;

@@ -1,0 +1,191 @@
+//! Losses in other network namespaces, on the running kernel.
+
+#![allow(clippy::unwrap_used, clippy::panic, reason = "helpers of tests are tests too")]
+
+use std::fs::File;
+use std::net::{SocketAddr, TcpListener, UdpSocket};
+use std::os::fd::{AsFd as _, OwnedFd};
+use std::os::unix::fs::MetadataExt as _;
+use std::process::Command;
+
+use netsilo_decide::judge::findings::{Finding, FindingId, check};
+use netsilo_model::cost::weights::Costs;
+use netsilo_model::derive::analysis::Analysis;
+use netsilo_model::drivers::loss_stage::LossStage;
+use netsilo_model::snapshot::attribution::Attribution;
+use netsilo_model::snapshot::observation::Observation;
+use netsilo_sys::files::root::Root;
+use netsilo_sys::read::snapshot::snapshot;
+use rustix::net::sockopt::set_socket_recv_buffer_size;
+use rustix::net::{AddressFamily, SocketFlags, SocketType, connect, listen, socket_with};
+use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
+use serde_json::Value;
+
+/// Packets that are sent to the full buffer.
+const SENT: u64 = 500;
+/// Connections to the listener, whose queue takes two.
+const CLIENTS: usize = 12;
+
+/// A network namespace, which ends with this value.
+struct Namespace(String);
+
+impl Namespace {
+    fn new(name: &str) -> Self {
+        let name = format!("{name}-{}", std::process::id());
+        let namespace = Self(name);
+        ip(&["netns", "add", &namespace.0]);
+        ip(&["-n", &namespace.0, "link", "set", "lo", "up"]);
+        namespace
+    }
+
+    fn inode(&self) -> u32 {
+        let file = std::fs::metadata(format!("/run/netns/{}", self.0)).unwrap();
+        file.ino().try_into().unwrap()
+    }
+
+    /// Runs in a thread of this namespace.
+    fn within<T: Send>(&self, run: impl FnOnce() -> T + Send) -> T {
+        let file = File::open(format!("/run/netns/{}", self.0)).unwrap();
+        let enter =
+            || move_into_link_name_space(file.as_fd(), Some(LinkNameSpaceType::Network)).unwrap();
+        let run = || {
+            enter();
+            run()
+        };
+        std::thread::scope(|scope| scope.spawn(run).join().unwrap())
+    }
+
+    /// A counter, as `nstat` shows it there.
+    fn counter(&self, name: &str) -> u64 {
+        let mut nstat = Command::new("ip");
+        nstat.args(["netns", "exec", &self.0, "nstat", "-asz", name]);
+        let text = String::from_utf8(nstat.output().unwrap().stdout).unwrap();
+        let line = text.lines().find_map(|line| line.strip_prefix(name));
+        line.unwrap().split_whitespace().next().unwrap().parse().unwrap()
+    }
+}
+
+impl Drop for Namespace {
+    fn drop(&mut self) {
+        _ = Command::new("ip").args(["netns", "del", &self.0]).status();
+    }
+}
+
+fn ip(words: &[&str]) {
+    assert!(Command::new("ip").args(words).status().unwrap().success(), "ip {words:?}");
+}
+
+/// A UDP socket with a small buffer.
+fn reader() -> UdpSocket {
+    let reader = UdpSocket::bind("127.0.0.1:0").unwrap();
+    set_socket_recv_buffer_size(&reader, 4096).unwrap();
+    reader
+}
+
+fn flood(to: SocketAddr) {
+    let sender = UdpSocket::bind("127.0.0.1:0").unwrap();
+    (0..SENT).for_each(|_| assert_eq!(sender.send_to(&[0; 64], to).unwrap(), 64));
+}
+
+/// Clients that nobody accepts.
+fn clients(to: SocketAddr) -> Vec<OwnedFd> {
+    let client = |_| {
+        let (family, flags) = (AddressFamily::INET, SocketFlags::NONBLOCK);
+        let client = socket_with(family, SocketType::STREAM, flags, None).unwrap();
+        // in progress
+        let _ = connect(&client, &to);
+        client
+    };
+    (0..CLIENTS).map(client).collect()
+}
+
+#[test]
+fn what_is_lost_in_another_namespace_is_counted_there_and_named_with_its_process() {
+    if netsilo_lab::skip().unwrap() {
+        return;
+    }
+    let blue = Namespace::new("netsilo-blue");
+    let (reader, listener) = blue.within(|| {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        listen(&listener, 1).unwrap();
+        (reader(), listener)
+    });
+    let root = Root::live();
+    let before = snapshot(&root).unwrap();
+    blue.within(|| {
+        flood(reader.local_addr().unwrap());
+        drop(clients(listener.local_addr().unwrap()));
+    });
+    let after = snapshot(&root).unwrap();
+    reader.set_nonblocking(true).unwrap();
+    let waiting = (0..).find(|_| reader.recv(&mut [0; 64]).is_err()).unwrap();
+    let [lost, rejected] =
+        ["UdpRcvbufErrors", "TcpExtListenDrops"].map(|counter| blue.counter(counter));
+    assert_eq!(lost, SENT - waiting);
+    assert!(rejected > 0);
+
+    let observation = Observation { before, after, attribution: Attribution::default() };
+    let costs = Costs::default();
+    let check = check(&Analysis::new(&observation, &costs));
+    let inode = Some(blue.inode());
+    let counted = |stage| check.ledger.stage(stage).unwrap().by_counters(inode);
+    assert_eq!([LossStage::Socket, LossStage::Listen].map(counted), [lost, rejected]);
+    let line = check.ledger.namespaces.iter().flatten().find(|it| Some(it.inode) == inode).unwrap();
+    assert_eq!((line.name.as_str(), line.lost), (blue.0.as_str(), lost + rejected));
+    assert!(check.findings.iter().all(|finding| finding.id != FindingId::NothingLost));
+
+    let port = |address: SocketAddr| address.port();
+    let subjects = [
+        (FindingId::SocketBufferOverflow, "udp", port(reader.local_addr().unwrap()), lost),
+        (FindingId::ListenOverflow, "tcp", port(listener.local_addr().unwrap()), rejected),
+    ];
+    for (id, protocol, port, lost) in subjects {
+        let subject = format!("{protocol} port {port} in netns {}", blue.0);
+        let is_it = |it: &&Finding| it.id == id && it.subject.to_string() == subject;
+        let finding = check.findings.iter().find(is_it).unwrap_or_else(|| panic!("{subject}"));
+        let holder = format!("(pid {})", std::process::id());
+        assert!(finding.title.contains(&holder), "{}", finding.title);
+        assert!(finding.title.contains(&format!(": {lost} ")), "{}", finding.title);
+        assert!(finding.remedies.iter().all(|remedy| remedy.changes.is_empty()), "not written");
+        let place = format!("inode {}, /run/netns/{}", blue.inode(), blue.0);
+        let evidence = serde_json::to_string(&finding.evidence).unwrap();
+        assert!(evidence.contains(&place), "{evidence}");
+    }
+}
+
+fn netsilo(words: &[&str]) -> (Option<i32>, Vec<u8>) {
+    let mut netsilo = Command::new(env!("CARGO_BIN_EXE_netsilo"));
+    let output = netsilo.args(words).output().unwrap();
+    (output.status.code(), output.stdout)
+}
+
+fn others(check: &Value) -> &Value {
+    let rows = check["ledger"]["coverage"].as_array().unwrap();
+    rows.iter().find(|it| it["stage"] == "other-namespaces").unwrap()
+}
+
+#[test]
+fn a_bundle_has_the_namespaces_and_an_old_one_says_that_it_does_not() {
+    if netsilo_lab::skip().unwrap() {
+        return;
+    }
+    let blue = Namespace::new("netsilo-saved");
+    let dir = tempfile::tempdir().unwrap();
+    let bundle = dir.path().join("host.tar.zst");
+    let bundle = bundle.to_str().unwrap();
+    assert_eq!(netsilo(&["capture", "--interval", "100ms", "-o", bundle]).0, Some(0));
+    let check: Value =
+        serde_json::from_slice(&netsilo(&["check", "--json", "--from", bundle]).1).unwrap();
+    let namespaces = check["ledger"]["namespaces"].as_array().unwrap();
+    let saved = namespaces.iter().find(|it| it["inode"] == blue.inode()).unwrap();
+    assert_eq!(
+        (&saved["name"], &saved["not_counted"]),
+        (&Value::from(blue.0.clone()), &Value::Null)
+    );
+
+    let old = concat!(env!("CARGO_MANIFEST_DIR"), "/../../fixtures/igb-6.12.tar.zst");
+    let check: Value =
+        serde_json::from_slice(&netsilo(&["check", "--json", "--from", old]).1).unwrap();
+    assert_eq!(others(&check)["not_counted"], "N/A: not recorded");
+    assert!(check["ledger"].get("namespaces").is_none(), "never an empty list");
+}
