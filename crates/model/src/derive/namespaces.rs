@@ -259,7 +259,7 @@ impl Others {
 fn only_in_events(observation: &Observation, now: &Namespaces) -> usize {
     let attribution = &observation.attribution;
     let seen = attribution.drops.iter().map(|it| it.netns);
-    let seen = seen.chain(attribution.datagrams.iter().map(|it| it.netns));
+    let seen = seen.chain(attribution.ip_packets.iter().map(|it| it.netns));
     let seen = seen.chain(attribution.polls.iter().map(|it| it.netns));
     let mut seen: Vec<u32> = seen
         .filter(|netns| !observation.after.machine.is_own_netns(*netns))
@@ -334,7 +334,7 @@ fn name(of: &Namespace) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::snapshot::datagrams::Datagrams;
+    use crate::snapshot::ip_packets::IpPackets;
     use crate::snapshot::sockets::{Holder, SocketKind};
 
     fn namespace(inode: u32, counters: Reading<NamespaceCounters>) -> Namespace {
@@ -402,8 +402,8 @@ mod tests {
         let mut unseen = observed(vec![], vec![]);
         unseen.after.machine.netns = 1;
         unseen.after.namespaces.as_mut().unwrap().hidden = 2;
-        let netns = [1, 5, 5].map(|netns| Datagrams { netns, ..Datagrams::default() });
-        unseen.attribution.datagrams = netns.to_vec();
+        let netns = [1, 5, 5].map(|netns| IpPackets { netns, ..IpPackets::default() });
+        unseen.attribution.ip_packets = netns.to_vec();
         let others = Others::of(&unseen).unwrap();
         assert_eq!((others.all, others.counted), (3, 0), "two hidden, one in events");
         let none = Others::of(&observed(vec![], vec![])).unwrap();
