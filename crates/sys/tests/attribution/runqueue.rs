@@ -27,6 +27,7 @@ const RUNQUEUE: Options = Options {
     packet_sockets: false,
     datagrams: false,
     runqueue: true,
+    trace_functions: true,
     examined_per_s: None,
 };
 
