@@ -2,7 +2,6 @@
 
 use netsilo_model::derive::analysis::Analysis;
 use netsilo_model::derive::backlog::BacklogWork;
-use netsilo_model::derive::silo::Silo;
 use netsilo_model::drivers::software::{SoftwareNetdev, SoftwareReceive};
 use netsilo_model::machine::cpuset::CpuSet;
 use netsilo_model::snapshot::netdev::Netdev;
@@ -20,8 +19,7 @@ const LEAST_SHARE: f64 = 0.001;
 pub(super) fn causes(analysis: &Analysis<'_>, netdev: &Netdev) -> Option<Vec<LoadCause>> {
     let kind = SoftwareNetdev::from_netdev(netdev)?;
     let silos: Vec<_> = analysis.silos_of(&netdev.name).collect();
-    let polled = |silo: &&Silo| silo.polls.values().any(|rate| rate.packets_per_s > 0.0);
-    if netdev.napis.iter().any(|napi| napi.thread.is_some()) || silos.iter().any(polled) {
+    if netdev.napis.iter().any(|napi| napi.thread.is_some()) || analysis.is_polled(netdev) {
         return None;
     }
     let rates = analysis.rates.netdevs.get(&netdev.name);

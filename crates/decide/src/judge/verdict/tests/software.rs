@@ -87,3 +87,25 @@ fn a_bridge_without_traffic_and_hardware_have_no_such_verdict() {
     let hardware = SceneNetdev { software: false, ..netdev("eth0", "tun") };
     assert_eq!(judged(&host(vec![quiet, hardware])), BTreeMap::new());
 }
+
+/// A tap with `IFF_NAPI`: its NAPI instance has no id.
+#[test]
+fn a_netdev_that_a_napi_without_id_polls_is_judged_by_its_polls() {
+    let mut observation = host(vec![netdev("tap0", "tun")]);
+    let ifindex = observation.after.netdevs[0].ifindex;
+    observation.attribution.polls.push(Poll {
+        napi: NapiId(0),
+        netdev: "tap0".into(),
+        ifindex,
+        netns: observation.after.machine.netns,
+        cpu: CpuId(1),
+        polls: 50_000,
+        packets: 50_000,
+        ns: Some(50_000_000),
+    });
+    let verdicts = judged(&observation);
+    let about = |remedy| verdicts.get(&("tap0".to_owned(), remedy));
+    let says = |it: &RemedyVerdict| it.reason.contains("no NAPI") || it.reason.contains("writes");
+    assert!(verdicts.values().all(|it| !says(it)), "{verdicts:#?}");
+    assert!(about(RemedyName::Rps).is_some());
+}
