@@ -70,6 +70,11 @@ fn received(analysis: &Analysis<'_>, netdev: &Netdev, kind: SoftwareNetdev) -> F
              packets in the same pass",
             below()
         ),
+        SoftwareReceive::Tasklet => format!(
+            "a tasklet gives its packets back to {}, on the cpu that redirected them: its time is \
+             in the TASKLET softirq, which is not divided by netdev",
+            below()
+        ),
     };
     Fact::new(text, kind.function)
 }
@@ -80,12 +85,12 @@ fn steered(netdev: &Netdev, kind: SoftwareNetdev) -> Option<Fact> {
     let all = masks.fold(CpuSet::new(), |all, mask| all.or(mask));
     let on = (!all.is_empty()).then(|| cpus(&all));
     let text = match (kind.receive, on) {
-        (SoftwareReceive::SamePass, None) => {
+        (SoftwareReceive::SamePass | SoftwareReceive::Tasklet, None) => {
             "RPS, RFS and threaded NAPI on it would do nothing: the kernel never reads them; set \
              them on the netdevs below it"
                 .to_owned()
         }
-        (SoftwareReceive::SamePass, Some(on)) => {
+        (SoftwareReceive::SamePass | SoftwareReceive::Tasklet, Some(on)) => {
             format!("its RPS onto {on} does nothing: the kernel never reads it")
         }
         (_, None) => return None,
