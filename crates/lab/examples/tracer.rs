@@ -21,14 +21,19 @@ struct Args {
     /// Also measure how long readers wait for a CPU
     #[arg(long)]
     runqueue: bool,
+    /// Trace no functions of the kernel (fentry, kprobes)
+    #[arg(long)]
+    tracepoints: bool,
     /// Also write netsilo's snapshot of the guest to `/tmp/snapshot`
     #[arg(long)]
     snapshot: bool,
 }
 
 fn main() {
-    let Args { stages, runqueue, snapshot } = Args::parse();
-    let mut tracer = Tracer::attach(Options { stages, runqueue, ..Options::exact() });
+    let Args { stages, runqueue, tracepoints, snapshot } = Args::parse();
+    let trace_functions = !tracepoints;
+    let options = Options { stages, runqueue, trace_functions, ..Options::exact() };
+    let mut tracer = Tracer::attach(options);
     // opening a fifo waits until the other end is open
     fs::write("/tmp/attached", "yes").unwrap();
     File::open("/tmp/enough").unwrap().read_to_end(&mut Vec::new()).unwrap();

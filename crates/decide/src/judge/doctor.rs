@@ -250,13 +250,13 @@ fn hooks(hooks: &[Hook]) -> Area {
             )
         })
         .collect();
-    let by_length = |hook: &&Hook| hook.refused.is_none() && hook.hook.contains("sock_recv_length");
-    if hooks.iter().any(|hook| by_length(&hook)) {
+    let runs = |name| hooks.iter().any(|it| it.refused.is_none() && it.hook.contains(name));
+    if runs("sock_recv_length") && !runs("cgroup_skb") {
         problems.push(problem(
             Severity::Info,
-            "fentry and kprobes are refused for UDP",
-            "bytes of UDP are approximate",
-            "allow fentry or kprobes in the kernel (CONFIG_KPROBES, CONFIG_FUNCTION_TRACER)",
+            "fentry, kprobes and programs of cgroups are refused for UDP",
+            "a socket that reads from several queues is shown on one of them, as approximate",
+            "mount cgroup v2, or allow fentry or kprobes (CONFIG_KPROBES, CONFIG_FUNCTION_TRACER)",
         ));
     }
     let running = hooks.iter().filter(|hook| hook.refused.is_none()).count();

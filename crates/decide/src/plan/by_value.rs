@@ -187,10 +187,10 @@ pub(super) fn table_too_large(entries: u32) -> Option<Refusal> {
 /// Why a setting of a netdev without hardware would do nothing; `None` if the kernel reads it.
 fn never_read(netdev: &Netdev, knob: &str) -> Option<String> {
     let kind = SoftwareNetdev::from_netdev(netdev)?;
-    (kind.receive == SoftwareReceive::SamePass).then(|| {
+    kind.is_never_steered().then(|| {
         format!(
-            "the kernel never reads its {knob}: its packets stay in the pass of the netdevs below \
-             it ({}); name those instead",
+            "the kernel never reads its {knob}: the netdevs below it receive its packets ({}); \
+             name those instead",
             kind.function_name()
         )
     })

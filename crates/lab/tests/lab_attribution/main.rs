@@ -22,6 +22,8 @@ use netsilo_model::snapshot::attribution::{Attribution, Consumption, Protocol, Q
 const PATIENCE: Duration = Duration::from_secs(120);
 /// To a container. The bytes are per flow.
 const CONTAINER: Traffic = Traffic { flows: 8, bytes: 100_001 };
+/// An option of [`traced_with`].
+const TRACEPOINTS: &str = "--tracepoints";
 /// The name of the processes of [`exact`].
 const COMM: &str = "netsilo-lab";
 const TCP_MODES: [&str; 6] = ["recv", "peek", "trunc", "splice", "zerocopy", "io_uring"];
@@ -63,6 +65,7 @@ fn kernel_6_12_with_igb_in_every_way() {
 fn newest_kernel_with_virtio_net() {
     in_a_guest(Kernel::Newest, NicModel::VirtioNet, |lab| {
         every_way_of_reading_is_counted_to_the_byte(lab);
+        tracepoints_count_each_datagram_for_its_queue(lab);
         forwarding::is_attributed_on_a_router(lab, NicModel::VirtioNet);
     });
 }
@@ -107,7 +110,8 @@ fn traced(lab: &Lab, happens: impl FnOnce()) -> Attribution {
 }
 
 /// Traces with options: `--stages` also samples stages, `--runqueue` also measures how long readers
-/// wait for a CPU, `--snapshot` also writes netsilo's snapshot of the guest to `/tmp/snapshot`.
+/// wait for a CPU, `--tracepoints` traces no function, `--snapshot` also writes netsilo's snapshot
+/// of the guest to `/tmp/snapshot`.
 fn traced_with(lab: &Lab, options: &str, happens: impl FnOnce()) -> Attribution {
     lab.sh("rm -f /tmp/attached /tmp/enough; mkfifo /tmp/attached /tmp/enough").unwrap();
     let program = netsilo_lab::example(env!("CARGO_MANIFEST_DIR"), "tracer").unwrap();
@@ -245,10 +249,12 @@ fn a_queue_has_one_napi_which_its_device_polls(attribution: &Attribution) {
 fn bytes_of_each_queue_are_those_of_its_sockets(lab: &Lab) {
     lab.sh("ethtool -N eth0 rx-flow-hash udp4 sdfn").unwrap();
     let address = Lab::guest_address(0).to_string();
-    for mode in ["recv", "udp-connected"] {
+    for (mode, options) in [("recv", ""), ("udp-connected", ""), ("udp-unconnected", TRACEPOINTS)] {
         let mut consumed = None;
         let traffic = Traffic { flows: 16, bytes: 20_001 };
-        let attribution = traced(lab, || consumed = Some(passed(lab, "", &address, mode, traffic)));
+        let attribution = traced_with(lab, options, || {
+            consumed = Some(passed(lab, "", &address, mode, traffic));
+        });
         let consumed = consumed.unwrap();
         let mut truth: BTreeMap<u32, u64> = BTreeMap::new();
         for socket in &consumed.sockets {
@@ -261,6 +267,26 @@ fn bytes_of_each_queue_are_those_of_its_sockets(lab: &Lab) {
         accounted(lab, &attribution, counted.values().sum(), &consumed);
         assert!(counted == truth || attribution.lost_events > 0, "{mode}: {counted:?} {truth:?}");
         assert!(truth.len() > 2, "several queues were used: {truth:?}");
+        a_queue_has_one_napi_which_its_device_polls(&attribution);
+    }
+}
+
+/// As where the kernel refuses fentry and kprobes.
+fn tracepoints_count_each_datagram_for_its_queue(lab: &Lab) {
+    let address = Lab::guest_address(0).to_string();
+    for mode in ["udp-connected", "udp-unconnected"] {
+        let mut consumed = None;
+        let traffic = Traffic { flows: 8, bytes: 20_001 };
+        let attribution = traced_with(lab, TRACEPOINTS, || {
+            consumed = Some(passed(lab, "", &address, mode, traffic));
+        });
+        let consumed = consumed.unwrap();
+        let reads = of(&attribution, consumed.pid);
+        accounted(lab, &attribution, sum(&reads), &consumed);
+        let is_exact = |it: &&Consumption| {
+            !it.approximate && it.resolved == QueueResolution::Direct && it.rx_queue.is_some()
+        };
+        assert!(reads.iter().all(is_exact), "{mode}: {reads:#?}");
         a_queue_has_one_napi_which_its_device_polls(&attribution);
     }
 }

@@ -74,6 +74,15 @@ impl<'a> Analysis<'a> {
         places.filter_map(|at| self.silos.queues.get(*at))
     }
 
+    /// Whether NAPI polled packets of this netdev, also by instances without an id.
+    pub fn is_polled(&self, netdev: &Netdev) -> bool {
+        let machine = &self.after().machine;
+        self.observation.attribution.polls.iter().any(|poll| {
+            let is_here = machine.is_own_netns(poll.netns) && poll.netdev == netdev.name;
+            is_here && poll.ifindex == netdev.ifindex && poll.packets > 0
+        })
+    }
+
     /// The later snapshot.
     pub fn after(&self) -> &'a Snapshot {
         &self.observation.after

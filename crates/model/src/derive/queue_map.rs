@@ -41,6 +41,9 @@ pub struct QueueMap<'a> {
     queues: BTreeMap<NapiId, (usize, u32, Association<NapiId>)>,
     /// The most certain NAPI of each queue, by interface index.
     napis: BTreeMap<(u32, u32), Association<NapiId>>,
+    /// The only queue of each netdev without hardware that no NAPI with an id polls: instances
+    /// without one poll it (tunnels' GRO cells, a tap with `IFF_NAPI`).
+    without_id: BTreeMap<u32, Origin>,
     /// All origins, in the order of the silos.
     origins: Vec<Origin>,
     /// The origin of data whose protocol ran on a CPU, where what was read there is what arrived.
@@ -83,6 +86,7 @@ impl<'a> QueueMap<'a> {
             rx_queues: BTreeSet::new(),
             queues: BTreeMap::new(),
             napis: BTreeMap::new(),
+            without_id: BTreeMap::new(),
             origins: Vec::new(),
             by_cpu: Vec::new(),
         };
@@ -109,6 +113,7 @@ impl<'a> QueueMap<'a> {
                 *sure = edge.clone();
             }
         }
+        map.add_without_id();
         map.origins = queues().map(|(at, index)| Origin::Queue(at, index)).collect();
         let queueless = map.devices.iter().filter(|(napi, _)| !map.queues.contains_key(napi));
         let polled: BTreeSet<NapiId> =
@@ -153,7 +158,8 @@ impl<'a> QueueMap<'a> {
         let mut found = Vec::new();
         for (origin, polls) in self.polls_by_origin(attribution) {
             let Some(size) = self.bytes_per_packet(origin, rates) else { continue };
-            for poll in polls.iter().filter(|_| !known.contains(&origin)) {
+            let with_id = polls.iter().filter(|poll| poll.napi.0 != 0);
+            for poll in with_id.filter(|_| !known.contains(&origin)) {
                 let Some((events, bytes)) = reads.get(&poll.cpu) else { continue };
                 let packets = poll.packets as f64;
                 let is_only = packets >= ALONE * *polled.get(&poll.cpu).unwrap_or(&0) as f64;
@@ -287,6 +293,18 @@ impl<'a> QueueMap<'a> {
         }
     }
 
+    fn add_without_id(&mut self) {
+        let has_id: BTreeSet<usize> = self.devices.values().copied().collect();
+        for (at, netdev) in self.snapshot.netdevs.iter().enumerate() {
+            if let [only] = netdev.rx_queues.as_slice()
+                && netdev.device_path.is_none()
+                && !has_id.contains(&at)
+            {
+                self.without_id.insert(netdev.ifindex, Origin::Queue(at, only.index));
+            }
+        }
+    }
+
     /// Adds NAPIs by where they were polled: a NAPI is polled on the CPU that takes its interrupt.
     ///
     /// A pair counts if on some CPU the netdev has one NAPI without a queue and one queue without
@@ -364,7 +382,9 @@ impl<'a> QueueMap<'a> {
     ) -> BTreeMap<Origin, Vec<&'p Poll>> {
         let mut polls: BTreeMap<Origin, Vec<&Poll>> = BTreeMap::new();
         for poll in &attribution.polls {
-            if let Some(origin) = self.origin_of_napi(poll.napi) {
+            let has_id = poll.napi.0 != 0 || !self.snapshot.machine.is_own_netns(poll.netns);
+            let without_id = || self.without_id.get(&poll.ifindex).filter(|_| !has_id).copied();
+            if let Some(origin) = self.origin_of_napi(poll.napi).or_else(without_id) {
                 polls.entry(origin).or_default().push(poll);
             }
         }

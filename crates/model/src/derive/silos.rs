@@ -258,8 +258,9 @@ fn measure(silo: &mut Silo, polls: &[&Poll], per_cpu: &PerCpu<'_>) {
         let share = poll.ns.map(|ns| per_s(ns, seconds) / 1e9);
         rate.time_share = share.map(|share| share + rate.time_share.unwrap_or(0.0));
     }
-    // Without a known NAPI the queue's packets are unknown: another NAPI may have polled it.
-    let known = per_cpu.polled.is_some() && silo.napi.is_some();
+    // Without polls of its NAPI the queue's packets are unknown: another NAPI may have polled it.
+    let is_polled = silo.napi.is_some() || !silo.polls.is_empty();
+    let known = per_cpu.polled.is_some() && is_polled;
     silo.packets_per_s = known.then(|| silo.polls.values().map(|rate| rate.packets_per_s).sum());
     let irq = silo.irq.as_ref().and_then(|irq| per_cpu.rates.irqs.get(&irq.to));
     silo.interrupts_per_s = irq.map(|rates| rates.per_s.clone());

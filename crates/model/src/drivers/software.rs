@@ -25,6 +25,9 @@ pub enum SoftwareReceive {
     /// While the netdevs below it receive. The stack continues with the same packet
     /// (`RX_HANDLER_ANOTHER`, `another_round`), and never applies its RPS.
     SamePass,
+    /// In a tasklet of the CPU that redirected them, which gives them back to the netdev that they
+    /// came from (`netif_receive_skb`): RPS of that netdev is applied again, its own never.
+    Tasklet,
 }
 
 /// Driver names from ethtool, and device types from `uevent`.
@@ -42,8 +45,7 @@ const KINDS: [(&[&str], SoftwareNetdev); 8] = [
         kind(SoftwareReceive::SamePass, "net/8021q/vlan_core.c:vlan_do_receive"),
     ),
     (&["macvlan"], kind(SoftwareReceive::SamePass, "drivers/net/macvlan.c:macvlan_handle_frame")),
-    // Its tasklet gives the packets back to the netdev that redirected them.
-    (&["ifb"], kind(SoftwareReceive::SamePass, "drivers/net/ifb.c:ifb_ri_tasklet")),
+    (&["ifb"], kind(SoftwareReceive::Tasklet, "drivers/net/ifb.c:ifb_ri_tasklet")),
 ];
 
 const fn kind(receive: SoftwareReceive, function: &'static str) -> SoftwareNetdev {
@@ -51,6 +53,11 @@ const fn kind(receive: SoftwareReceive, function: &'static str) -> SoftwareNetde
 }
 
 impl SoftwareNetdev {
+    /// Whether the kernel never applies RPS, RFS and threaded NAPI of the netdev itself.
+    pub fn is_never_steered(&self) -> bool {
+        matches!(self.receive, SoftwareReceive::SamePass | SoftwareReceive::Tasklet)
+    }
+
     /// The kind of a netdev; `None` for hardware, and for kinds that are not in the table.
     pub fn from_netdev(netdev: &Netdev) -> Option<Self> {
         let driver = netdev.driver.as_deref().filter(|_| netdev.device_path.is_none())?;
@@ -87,6 +94,7 @@ mod tests {
         assert_eq!(of("802.1Q VLAN Support", None), Some(SoftwareReceive::SamePass));
         assert_eq!(of("bridge", None), Some(SoftwareReceive::Reentry));
         assert_eq!(of("tun", None), Some(SoftwareReceive::Writer));
+        assert_eq!(of("ifb", None), Some(SoftwareReceive::Tasklet));
         assert_eq!(of("veth", Some("/devices/virtual")), None);
         assert_eq!(of("virtio_net", None), None);
     }

@@ -25,6 +25,8 @@ use crate::views::stages;
 use crate::views::table::{narrowed, wrapped};
 use crate::views::units::{bytes_per_s, count, or_dash, percent};
 
+/// From which share on bytes are called approximate, whose queue is only probable.
+const SHARE_NAMED: f64 = 0.01;
 /// How many consumers of a queue are named. The others are added up.
 const CONSUMERS_NAMED: usize = 3;
 
@@ -283,7 +285,10 @@ fn near_and_far(locality: &Locality, palette: Option<Palette>) -> Styled {
 
 /// What happens to a queue's packets: readers, forwarding, and data without a known reader.
 pub(crate) fn takers(silo: &Silo) -> String {
-    let known = consumers(&silo.consumers, &silo.forwards);
+    let mut known = consumers(&silo.consumers, &silo.forwards);
+    if silo.approximate_share >= SHARE_NAMED {
+        known = format!("{known}, approximate {}", percent(silo.approximate_share));
+    }
     match silo.unknown_share {
         0.0 => known,
         1.0 => "not known".to_owned(),

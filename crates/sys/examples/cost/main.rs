@@ -9,6 +9,7 @@
 //!     cost 5 ip-packets      also IP packets that enter and leave, and reads of raw sockets
 //!     cost 5 packet-sockets  also packet sockets: an event is an open file
 //!     cost 5 exact           without sampling
+//!     cost 5 tracepoints     without fentry and kprobes
 //!
 //! With a load of its own, in a network namespace of its own:
 //!
@@ -58,6 +59,7 @@ fn main() -> Result<(), Box<dyn Error>> {
         drops: asked("drops"),
         ip_packets: asked("ip-packets"),
         packet_sockets: asked("packet-sockets"),
+        trace_functions: !asked("tracepoints"),
         ..sampling
     };
     let statistics = Statistics::enable()?;

@@ -5,6 +5,7 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 use std::path::{Path, PathBuf};
 
 use netsilo_model::parse::schedstat;
+use rustix::mount::{FsMountFlags, FsOpenFlags, MountAttrFlags, fsconfig_create, fsmount, fsopen};
 
 use crate::files::root::Root;
 
@@ -18,9 +19,7 @@ pub(crate) struct Cgroups {
 
 impl Cgroups {
     pub(crate) fn new() -> Self {
-        let mounts = fs::read_to_string("/proc/self/mounts").unwrap_or_default();
-        let mount = mounts.lines().find_map(cgroup2_mount);
-        Self { mount: mount.and_then(|path| Some((path.into(), File::open(path).ok()?))) }
+        Self { mount: mount() }
     }
 
     /// The path of a process's cgroup from the root of the hierarchy (`/system.slice/x.service`).
@@ -38,6 +37,24 @@ impl Cgroups {
         let (path, mount) = self.mount.as_ref().filter(|_| id > ROOT)?;
         path_below(path, &open_by_id(mount.as_fd(), id)?).filter(|path| path != "/")
     }
+}
+
+/// Where the hierarchy is mounted, and its root there.
+fn mount() -> Option<(PathBuf, File)> {
+    let mounts = fs::read_to_string("/proc/self/mounts").unwrap_or_default();
+    let path = mounts.lines().find_map(cgroup2_mount)?;
+    Some((path.into(), File::open(path).ok()?))
+}
+
+/// The root of the hierarchy: by a mount that no namespace sees and that ends with the descriptor
+/// (needs CAP_SYS_ADMIN), because `ip netns exec` hides the usual one; else by that.
+pub(crate) fn root() -> Option<OwnedFd> {
+    let private = || {
+        let hierarchy = fsopen("cgroup2", FsOpenFlags::FSOPEN_CLOEXEC)?;
+        fsconfig_create(&hierarchy)?;
+        fsmount(&hierarchy, FsMountFlags::FSMOUNT_CLOEXEC, MountAttrFlags::empty())
+    };
+    private().ok().or_else(|| mount().map(|(_, root)| root.into()))
 }
 
 fn path_of_process(tgid: u32) -> Option<String> {

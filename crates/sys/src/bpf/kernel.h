@@ -146,6 +146,7 @@ struct sock_reuseport {
 } KERNEL;
 
 struct sk_buff_head {
+	struct sk_buff *next;
 	u32 qlen;
 } KERNEL;
 
@@ -162,6 +163,10 @@ struct sock {
 	} KERNEL sk_lock;
 	u16 sk_protocol;
 	u16 sk_type;
+} KERNEL;
+
+struct udp_sock {
+	struct sk_buff_head reader_queue;
 } KERNEL;
 
 struct tcp_sock {
@@ -195,6 +200,12 @@ struct sk_buff {
 	unsigned char *head;
 	unsigned char *data;
 } KERNEL;
+
+/* include/uapi/linux/bpf.h: what programs of cgroups get; not relocated by CO-RE. */
+struct __sk_buff {
+	u64 others[21];
+	void *sk;
+};
 
 struct skb_shared_info {
 	u16 gso_size, gso_segs;

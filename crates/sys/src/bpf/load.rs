@@ -6,11 +6,13 @@ use std::io::{self, Read};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 use std::path::Path;
 
-use libbpf_rs::{Iter, Link, MapCore, MapHandle, Object, ObjectBuilder, OpenObject};
+use libbpf_rs::{
+    Iter, Link, MapCore, MapHandle, Object, ObjectBuilder, OpenObject, ProgramMut, ProgramType,
+};
 use netsilo_model::snapshot::attribution::{COPIED, Hook};
 use netsilo_model::snapshot::{drops, ip_packets, packet_sockets, runqueue};
 
-use crate::bpf::layout;
+use crate::bpf::{cgroup, layout};
 
 macro_rules! object {
     ($name:literal) => {
@@ -77,16 +79,20 @@ impl Source {
 
     /// The variants of `bpf/udp.bpf.c` in order of preference; the first that attaches completely
     /// is used.
-    pub(crate) fn udp() -> Vec<Self> {
+    pub(crate) fn udp(trace_functions: bool) -> Vec<Self> {
         let variant = |programs| Self {
             marks_readers: true,
             ..Self::new(object!("udp"), "udp bytes", programs)
         };
-        let mut ladder = vec![variant(&["udp_read", "udp_queued"])];
-        if cfg!(any(target_arch = "x86_64", target_arch = "aarch64")) {
+        let mut ladder = Vec::new();
+        if trace_functions {
+            ladder.push(variant(&["udp_read", "udp_queued"]));
+        }
+        if trace_functions && cfg!(any(target_arch = "x86_64", target_arch = "aarch64")) {
             let kprobes = variant(&["udp_read_kprobe", "udp_queued_kprobe"]);
             ladder.insert(if preemptible() { 0 } else { 1 }, kprobes);
         }
+        ladder.push(variant(&["udp_read_length", "udp_arrives"]));
         ladder.push(variant(&["udp_read_length"]));
         ladder
     }
@@ -251,9 +257,9 @@ impl Loaded {
                 .iter()
                 .flat_map(Object::progs_mut)
                 .find(|program| program.name() == *name);
-            match program.map(|program| program.attach()) {
+            match program.map(|program| attach(&program)) {
                 Some(Ok(link)) => self.links.push(link),
-                Some(Err(error)) => hook.refused = Some(reason(&error)),
+                Some(Err(reason)) => hook.refused = Some(reason),
                 None => {}
             }
         }
@@ -333,6 +339,17 @@ fn attached(
         Loaded { hooks, programs: source.names(), links: Vec::new(), object: Some(object) };
     loaded.attach();
     loaded
+}
+
+/// Attaches a program to its hook; a program of cgroups to the root of cgroup v2, next to others.
+fn attach(program: &ProgramMut<'_>) -> Result<Link, String> {
+    let link = if program.prog_type() == ProgramType::CgroupSkb {
+        let root = cgroup::root().ok_or("cgroup v2 is not mounted")?;
+        program.attach_cgroup(root.as_raw_fd())
+    } else {
+        program.attach()
+    };
+    link.map_err(|error| reason(&error))
 }
 
 fn nothing(source: &Source, reason: &str) -> Loaded {

@@ -31,7 +31,7 @@ static __always_inline void find_queue(const struct packet *packet, struct read 
 	}
 	known = packet->header && packet_flow(packet->header, packet->protocol, &flow);
 	origin = origin_of(packet->hash, known ? &flow : NULL, &read->resolved);
-	if (origin && !(packet->napi_id > machine.cpus && is_virtual(origin->napi_id))) {
+	if (origin && !(packet->napi_id > machine.cpus && is_not_of_nic(origin))) {
 		read->napi_id = origin->napi_id;
 		read->queue = origin->queue;
 		/* A virtual device passes on what the sender allocated. */

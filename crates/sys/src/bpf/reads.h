@@ -34,6 +34,12 @@ struct read {
 	bool in_kernel; /* Read in a softirq: `current` is a bystander. */
 };
 
+/* Whether the flow came from a socket of this machine, or from the NAPI of a virtual device. */
+static __always_inline bool is_not_of_nic(const struct origin *origin)
+{
+	return !origin->napi_id || is_virtual(origin->napi_id);
+}
+
 static __always_inline u32 netns_of(const struct sock *sk)
 {
 	return sk->__sk_common.skc_net.net->ns.inum;

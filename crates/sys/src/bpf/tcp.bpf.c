@@ -101,7 +101,7 @@ static __always_inline void find_queue(const struct sock *sk, struct seen *seen,
 	}
 	known = socket_flow(sk, IPPROTO_TCP, &flow);
 	origin = origin_of(sk->__sk_common.skc_rxhash, known ? &flow : NULL, &read->resolved);
-	if (origin && !(napi_id > machine.cpus && is_virtual(origin->napi_id))) {
+	if (origin && !(napi_id > machine.cpus && is_not_of_nic(origin))) {
 		read->napi_id = origin->napi_id;
 		read->queue = origin->queue;
 	} else if (napi_id > machine.cpus) {

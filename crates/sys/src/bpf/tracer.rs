@@ -58,6 +58,9 @@ pub struct Options {
     pub ip_packets: bool,
     /// How long threads that read sockets wait for a CPU. Examines every wakeup and context switch.
     pub runqueue: bool,
+    /// Whether kernel functions may be traced (fentry, kprobes). Tests set it to false, to count as
+    /// on kernels that refuse this.
+    pub trace_functions: bool,
     /// How many reads, polls and softirqs (each) a CPU examines per second before it samples
     /// ([`Attribution::sampling`]). Of dropped packets it examines more. `None`: all.
     pub examined_per_s: Option<u64>,
@@ -96,6 +99,7 @@ impl Default for Options {
             packet_sockets: false,
             ip_packets: false,
             runqueue: false,
+            trace_functions: true,
             examined_per_s: Some(EXAMINED_PER_S),
         }
     }
@@ -434,10 +438,11 @@ impl Tracer {
             return CountingCost { ns, measured: true };
         }
         let flows = u64::from(self.flows.as_ref().is_some_and(Loaded::is_attached));
+        let runs = |program| u64::from(self.loaded.iter().any(|loaded| loaded.runs(program)));
         let packet_programs = flows + 2 * u64::from(self.forward);
-        // sock_recv_length is called for each read of any socket
-        let by_length = self.loaded.iter().any(|loaded| loaded.runs("udp_read_length"));
-        let read_programs = 1 + u64::from(by_length);
+        // sock_recv_length is called for each read of any socket. Recording the queue of each
+        // datagram, examined or not, takes as much as four calls (evidence/performance.md).
+        let read_programs = 1 + runs("udp_read_length") + 4 * runs("udp_arrives");
         own_cost::estimate(attribution, Unlisted { wakeups, packet_programs, read_programs })
     }
 }
@@ -453,7 +458,7 @@ fn load_all(options: Options, context: &mut LoadContext) -> Vec<Loaded> {
         loaded.push(runqueue);
     }
     loaded.extend([load(&Source::polls(), context), load(&Source::tcp(), context)]);
-    loaded.extend(load_first(&Source::udp(), context));
+    loaded.extend(load_first(&Source::udp(options.trace_functions), context));
     if options.time {
         loaded.push(load(&Source::time(), context));
         let wakeups = Source::wakeups();
@@ -489,7 +494,7 @@ fn knows_softirqs(loaded: &[Loaded]) -> bool {
 fn refuse(options: Options, reason: &str) -> Vec<Hook> {
     let mut sources = vec![Source::polls(), Source::tcp(), Source::time()];
     sources.extend(Source::wakeups());
-    sources.extend(Source::udp());
+    sources.extend(Source::udp(options.trace_functions));
     sources.extend(options.runqueue.then(Source::runqueue));
     sources.extend(options.drops.then(Source::drops).and_then(|mut all| all.pop()));
     sources.extend(options.ip_packets.then(Source::ip_packets));

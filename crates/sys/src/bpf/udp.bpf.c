@@ -5,7 +5,7 @@
  * skb_consume_udp() ends every read of a datagram (recvmsg, io_uring; but not sockmap or tunnels,
  * which read in the softirq). It has the packet with NAPI id, queue, hash, and the CPU that
  * allocated (and so polled) it. Of three hooks only the first that attaches is used: fentry, then
- * kprobe, then the tracepoint sock_recv_length, which has only the socket.
+ * kprobe, then the tracepoint sock_recv_length.
  *
  * While a task is preempted within an fentry program, its CPU does not run that program for other
  * tasks: those reads are lost (and counted as missed). A kprobe cannot be preempted, so it comes
@@ -16,15 +16,31 @@
  * polling CPU. It differs after a veth, and with RPS, which chooses the CPU by the queue and the
  * upper bits of the packet's hash.
  *
+ * sock_recv_length runs when the packet is gone. Packets are read in the order in which they were
+ * queued, so each read records the first unread packet for the next read. If all packets were read,
+ * cgroup_skb/ingress at the root of cgroup v2 records the next one before it is queued. The record
+ * may be that of a neighbouring packet if two threads read a socket, or two CPUs deliver to it, in
+ * the same microsecond. Without a record (no cgroup v2) the socket's values count. The kernel
+ * stores them once per socket, so the row is marked approximate.
+ *
  * Sockets of a SO_REUSEPORT group also have a row each, which shows whether one of them gets all.
  *
  * Decoded in decode.rs; its row is in docs/kernel.md.
  */
 #include "packet.h"
 #include "pieces.h"
+#include "window.h"
 #include <bpf/bpf_tracing.h>
 
+/* Functions of the kernel since 6.2. */
+extern void *bpf_cast_to_kern_ctx(void *context) __ksym __weak;
+extern void *bpf_rdonly_cast(const void *object, u32 type) __ksym __weak;
+
 enum { STEERED_HASH_BITS = 10, STEERED_QUEUE_BITS = 4 };
+/* Packets: a reader does not take as many between the arrival of the next one and its queueing. */
+enum { SHORT_QUEUE = 8 };
+/* Of programs of cgroups: the packet is accepted. */
+enum { PASS = 1 };
 
 /* Protocol CPUs of packets that another CPU polled: CPU + 1, or 0. */
 struct {
@@ -50,6 +66,15 @@ struct datagram {
  * Reads the same fields through `value`: directly if the verifier knows the types, else with
  * probe_read.
  */
+#define FILL_SOCKET(datagram, from_sk, value) \
+	do { \
+		(datagram)->sk = from_sk; \
+		(datagram)->group = value(from_sk, sk_reuseport_cb); \
+		(datagram)->port = value(from_sk, __sk_common.skc_num); \
+		(datagram)->netns = value(from_sk, __sk_common.skc_net.net, ns.inum); \
+		(datagram)->incoming_cpu = value(from_sk, __sk_common.skc_incoming_cpu); \
+		(datagram)->connected = value(from_sk, __sk_common.skc_dport); \
+	} while (0)
 #define FILL_DATAGRAM(datagram, from_sk, from_skb, value) \
 	do { \
 		(datagram)->packet.napi_id = value(from_skb, napi_id); \
@@ -60,12 +85,7 @@ struct datagram {
 		(datagram)->pieces = pieces_of(from_skb); \
 		(datagram)->packet.protocol = value(from_skb, protocol); \
 		(datagram)->packet.header = value(from_skb, head) + value(from_skb, network_header); \
-		(datagram)->sk = from_sk; \
-		(datagram)->group = value(from_sk, sk_reuseport_cb); \
-		(datagram)->port = value(from_sk, __sk_common.skc_num); \
-		(datagram)->netns = value(from_sk, __sk_common.skc_net.net, ns.inum); \
-		(datagram)->incoming_cpu = value(from_sk, __sk_common.skc_incoming_cpu); \
-		(datagram)->connected = value(from_sk, __sk_common.skc_dport); \
+		FILL_SOCKET(datagram, from_sk, value); \
 	} while (0)
 #define DIRECT_1(from, a) ((from)->a)
 #define DIRECT_2(from, a, b) ((from)->a->b)
@@ -119,15 +139,20 @@ static __always_inline void count_member(const struct datagram *datagram, u64 by
 	add(slot, bytes, reads);
 }
 
-static __always_inline void count_datagram(const struct datagram *datagram, int bytes, u32 reads, bool approximate)
+static __always_inline void find_origin(const struct datagram *datagram, struct read *read)
 {
-	struct read read = { .protocol = UDP, .poll_cpu = -1, .approximate = approximate };
+	read->poll_cpu = -1;
+	find_queue(&datagram->packet, read);
+	read->protocol_cpu = protocol_cpu_of(datagram);
+}
 
-	read.connected = datagram->connected ? CONNECTED : UNCONNECTED;
-	find_queue(&datagram->packet, &read);
-	read.protocol_cpu = approximate ? datagram->incoming_cpu : protocol_cpu_of(datagram);
-	read.netns = datagram->netns;
-	count_read(&read, (u64)bytes * reads, reads, (u64)datagram->pieces * reads);
+/* `read` has the datagram's origin. */
+static __always_inline void count_datagram(const struct datagram *datagram, struct read *read, int bytes, u32 reads)
+{
+	read->protocol = UDP;
+	read->connected = datagram->connected ? CONNECTED : UNCONNECTED;
+	read->netns = datagram->netns;
+	count_read(read, (u64)bytes * reads, reads, (u64)datagram->pieces * reads);
 	if (datagram->group)
 		count_member(datagram, (u64)bytes * reads, reads);
 }
@@ -154,11 +179,13 @@ int BPF_PROG(udp_read, struct sock *sk, struct sk_buff *skb, int bytes)
 {
 	u32 reads = datagram_weight(bytes);
 	struct datagram datagram;
+	struct read read = {};
 
 	if (!reads)
 		return 0;
 	FILL_DATAGRAM(&datagram, sk, skb, DIRECTLY);
-	count_datagram(&datagram, bytes, reads, false);
+	find_origin(&datagram, &read);
+	count_datagram(&datagram, &read, bytes, reads);
 	return 0;
 }
 
@@ -176,43 +203,194 @@ int BPF_KPROBE(udp_read_kprobe, struct sock *sk, struct sk_buff *skb, int bytes)
 {
 	u32 reads = datagram_weight(bytes);
 	struct datagram datagram;
+	struct read read = {};
 
 	if (!reads)
 		return 0;
 	FILL_DATAGRAM(&datagram, sk, skb, BPF_CORE_READ);
-	count_datagram(&datagram, bytes, reads, false);
+	find_origin(&datagram, &read);
+	count_datagram(&datagram, &read, bytes, reads);
 	return 0;
 }
 #endif
 
-/* Since 6.3. Several queues may feed one socket: the last packet's queue counts for all. */
+/* Where a packet came from that is not yet read. */
+struct unread {
+	struct read origin;
+	u32 pieces;
+	u32 reads; /* How many reads there were when this was recorded. */
+};
+
+struct queue {
+	u32 window; /* Records of an earlier window are invalid. */
+	u32 reads;
+	struct unread first; /* The packet after the one that was read, if it was queued by then; */
+	struct unread next;  /* else the first packet that arrived after that read; */
+	struct unread last;  /* else it is on its way, and the last packet that arrived. */
+};
+
+struct {
+	__uint(type, BPF_MAP_TYPE_SK_STORAGE);
+	__uint(map_flags, BPF_F_NO_PREALLOC);
+	__type(key, int);
+	__type(value, struct queue);
+} queues SEC(".maps");
+
+static __always_inline bool is_udp_socket(const struct sock *sk)
+{
+	u16 family;
+
+	if (!sk || sk->sk_protocol != IPPROTO_UDP || sk->sk_type != SOCK_DGRAM)
+		return false;
+	family = sk->__sk_common.skc_family;
+	return family == AF_INET || family == AF_INET6;
+}
+
+/* 127.x or ::1. */
+static __always_inline bool is_bound_to_loopback(const struct sock *sk)
+{
+	const struct sock_common *common = &sk->__sk_common;
+	u32 address[4];
+
+	if (common->skc_family == AF_INET)
+		return bpf_ntohl(common->skc_rcv_saddr) >> 24 == 127;
+	bpf_probe_read_kernel(address, sizeof(address), &common->skc_v6_rcv_saddr);
+	return !(address[0] | address[1] | address[2]) && address[3] == bpf_htonl(1);
+}
+
+static __always_inline const struct udp_sock *udp_of(const struct sock *sk)
+{
+	return bpf_rdonly_cast(sk, bpf_core_type_id_kernel(struct udp_sock));
+}
+
+static __always_inline bool is_short(const struct sock *sk)
+{
+	return udp_of(sk)->reader_queue.qlen + sk->sk_receive_queue.qlen < SHORT_QUEUE;
+}
+
+/* The first packet that is queued. Reads without the lock: a queue may seem to be empty. */
+static __always_inline const struct sk_buff *first_queued(const struct sock *sk)
+{
+	const struct udp_sock *udp = udp_of(sk);
+	const struct sk_buff *first = udp->reader_queue.next;
+
+	if (first && (const void *)first != &udp->reader_queue)
+		return first;
+	first = sk->sk_receive_queue.next;
+	return (const void *)first == &sk->sk_receive_queue ? NULL : first;
+}
+
+static __always_inline struct queue *queue_of(void *sk)
+{
+	struct queue *queue = bpf_sk_storage_get(&queues, sk, NULL, BPF_SK_STORAGE_GET_F_CREATE);
+	u32 window = window_now();
+
+	if (queue && queue->window != window) {
+		queue->window = window;
+		__sync_fetch_and_add(&queue->reads, 2 * SHORT_QUEUE);
+	}
+	return queue;
+}
+
+static __always_inline void record(struct unread *unread, const struct sock *sk, const struct sk_buff *skb, u32 reads)
+{
+	struct datagram datagram;
+	struct read origin = {};
+
+	FILL_DATAGRAM(&datagram, sk, skb, DIRECTLY);
+	find_origin(&datagram, &origin);
+	unread->origin = origin;
+	unread->pieces = datagram.pieces;
+	unread->reads = reads;
+}
+
+/* The record of the packet that a reader has just taken, or NULL. */
+static __always_inline const struct unread *record_of_taken(const struct queue *queue)
+{
+	u32 reads = queue->reads;
+
+	if (queue->first.reads == reads)
+		return &queue->first;
+	if (queue->next.reads == reads)
+		return &queue->next;
+	return reads - queue->last.reads < SHORT_QUEUE ? &queue->last : NULL;
+}
+
+/* Without a record: what the socket stored, perhaps of another packet. */
+static __always_inline void guess_origin(struct datagram *datagram, const struct sock *sk, struct read *read)
+{
+	u16 mapping = sk->__sk_common.skc_rx_queue_mapping;
+
+	datagram->pieces = 1;
+	datagram->packet.napi_id = sk->sk_napi_id;
+	datagram->packet.queue = mapping == NO_QUEUE_MAPPING ? 0 : mapping + 1;
+	datagram->packet.hash = sk->__sk_common.skc_rxhash;
+	datagram->packet.iif = is_bound_to_loopback(sk) ? LOOPBACK_IFINDEX : sk->sk_rx_dst_ifindex;
+	find_origin(datagram, read);
+	read->protocol_cpu = datagram->incoming_cpu;
+	read->approximate = true;
+}
+
+SEC("cgroup_skb/ingress")
+int udp_arrives(struct __sk_buff *context)
+{
+	const struct sk_buff *skb = bpf_cast_to_kern_ctx(context), *first;
+	const struct sock *sk = skb->sk;
+	void *owner = context->sk; /* The same, as the helper below takes it. */
+	struct queue *queue;
+	u32 reads;
+
+	if (!owner || !is_udp_socket(sk))
+		return PASS;
+	if (!sk->__sk_common.skc_dport)
+		note_steering(skb->alloc_cpu, skb->hash, skb->queue_mapping);
+	if (!is_short(sk))
+		return PASS; /* The reader sees the next packet in the queue. */
+	queue = queue_of(owner);
+	if (!queue)
+		return PASS;
+	reads = queue->reads;
+	record(&queue->last, sk, skb, reads);
+	if (queue->first.reads == reads || queue->next.reads == reads)
+		return PASS;
+	first = first_queued(sk);
+	record(&queue->next, sk, first ? first : skb, reads);
+	return PASS;
+}
+
+/* Since 6.3. */
 SEC("tp_btf/sock_recv_length")
 int BPF_PROG(udp_read_length, struct sock *sk, int bytes, int flags)
 {
-	u16 mapping = sk->__sk_common.skc_rx_queue_mapping;
-	struct datagram datagram = { .pieces = 1 };
+	struct datagram datagram = {};
+	struct read origin = {};
+	const struct unread *unread;
+	const struct sk_buff *first;
+	struct queue *queue;
 	u32 reads;
 
-	if (sk->sk_protocol != IPPROTO_UDP || sk->sk_type != SOCK_DGRAM || flags & MSG_PEEK)
+	if (bytes < 0 || flags & MSG_PEEK || !is_udp_socket(sk))
 		return 0;
-	if (sk->__sk_common.skc_family != AF_INET && sk->__sk_common.skc_family != AF_INET6)
+	reads = read_weight();
+	queue = queue_of(sk);
+	if (reads) {
+		FILL_SOCKET(&datagram, sk, DIRECTLY);
+		unread = queue ? record_of_taken(queue) : NULL;
+		if (unread) {
+			origin = unread->origin;
+			datagram.pieces = unread->pieces;
+		} else {
+			guess_origin(&datagram, sk, &origin);
+		}
+		count_datagram(&datagram, &origin, bytes, reads);
+	}
+	if (!queue)
 		return 0;
-	reads = datagram_weight(bytes);
-	if (!reads)
-		return 0;
-	datagram.packet.napi_id = sk->sk_napi_id;
-	datagram.packet.queue = mapping == NO_QUEUE_MAPPING ? 0 : mapping + 1;
-	datagram.packet.hash = sk->__sk_common.skc_rxhash;
-	datagram.packet.iif = sk->sk_rx_dst_ifindex;
-	if (sk->__sk_common.skc_family == AF_INET && bpf_ntohl(sk->__sk_common.skc_rcv_saddr) >> 24 == 127)
-		datagram.packet.iif = LOOPBACK_IFINDEX; /* Bound to 127.x. */
-	datagram.sk = sk;
-	datagram.group = sk->sk_reuseport_cb;
-	datagram.port = sk->__sk_common.skc_num;
-	datagram.netns = netns_of(sk);
-	datagram.incoming_cpu = sk->__sk_common.skc_incoming_cpu;
-	datagram.connected = sk->__sk_common.skc_dport;
-	count_datagram(&datagram, bytes, reads, true);
+	/* A full barrier: packets that arrive before it may be seen queued, later ones see it. */
+	reads = __sync_fetch_and_add(&queue->reads, 1) + 1;
+	first = first_queued(sk);
+	if (first)
+		record(&queue->first, sk, first, reads);
 	return 0;
 }
 

@@ -13,6 +13,7 @@ mod reader;
 mod runqueue;
 mod sampling;
 mod softirq;
+mod udp;
 
 use std::collections::BTreeSet;
 use std::io::{Read as _, Write as _};

@@ -27,6 +27,7 @@ const RUNQUEUE: Options = Options {
     packet_sockets: false,
     ip_packets: false,
     runqueue: true,
+    trace_functions: true,
     examined_per_s: None,
 };
 

@@ -287,7 +287,7 @@ fn hand_over(times: usize) {
     });
 }
 
-fn run_on(cpu: usize) {
+pub(crate) fn run_on(cpu: usize) {
     let mut cpus = rustix::thread::CpuSet::new();
     cpus.set(cpu);
     rustix::thread::sched_setaffinity(None, &cpus).unwrap();

@@ -110,6 +110,19 @@ fn hooks_are_grouped_by_reason_and_a_second_way_to_count_udp_is_no_problem() {
 }
 
 #[test]
+fn udp_bytes_are_approximate_only_if_no_program_sees_each_datagram() {
+    let degraded = |arrives: Option<&str>| {
+        let hooks = [
+            hook("udp bytes", "cgroup_skb/ingress", arrives),
+            hook("udp bytes", "tp_btf/sock_recv_length", None),
+        ];
+        let diagnosis = judge(&good(), &Snapshot::default(), &hooks, DaemonFacts::default());
+        diagnosis.areas[2].problems.len()
+    };
+    assert_eq!((degraded(None), degraded(Some("cgroup v2 is not mounted"))), (0, 1));
+}
+
+#[test]
 fn a_journal_that_cannot_be_read_is_critical() {
     let daemon = DaemonFacts { bad_journal: Some("line 3".into()), ..DaemonFacts::default() };
     let diagnosis = judge(&good(), &Snapshot::default(), &[], daemon);

@@ -1,5 +1,5 @@
-//! Verdicts on netdevs without hardware whose receive work is not their own: bridges, bonds, VLANs,
-//! and tun devices that no NAPI polls.
+//! Verdicts on netdevs without hardware that no NAPI was seen to poll, and whose receive work is
+//! not their own: bridges, bonds, VLANs, and tun devices without `IFF_NAPI`.
 //!
 //! They follow from where the kernel reads the netdev's settings, not from loads.
 
@@ -20,7 +20,7 @@ pub(super) fn verdict(
 ) -> Option<RemedyVerdict> {
     let kind = SoftwareNetdev::from_netdev(netdev)?;
     let rate = *analysis.rates.netdevs.get(&netdev.name)?.get("rx_packets")?;
-    if !netdev.up || rate <= 0.0 {
+    if !netdev.up || rate <= 0.0 || analysis.is_polled(netdev) {
         return None;
     }
     let knob = match remedy {
@@ -44,6 +44,13 @@ pub(super) fn verdict(
             Claim::NoClearChange,
             format!(
                 "the kernel never reads its {knob}: its packets stay in the pass of {below} \
+                 ({function}), so {remedy} belongs there"
+            ),
+        ),
+        SoftwareReceive::Tasklet => (
+            Claim::NoClearChange,
+            format!(
+                "the kernel never reads its {knob}: a tasklet gives its packets back to {below} \
                  ({function}), so {remedy} belongs there"
             ),
         ),

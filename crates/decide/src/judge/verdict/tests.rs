@@ -14,6 +14,8 @@ use netsilo_model::change::Value;
 use netsilo_model::cost::weights::Costs;
 use netsilo_model::derive::analysis::Analysis;
 use netsilo_model::machine::cpuset::{CpuId, CpuSet};
+use netsilo_model::machine::ids::NapiId;
+use netsilo_model::snapshot::attribution::Poll;
 use netsilo_model::snapshot::flow::{Flow, Outer};
 use netsilo_model::snapshot::host::CpuStat;
 use netsilo_model::snapshot::observation::Observation;

@@ -309,7 +309,9 @@ pub(super) fn handed_up(analysis: &Analysis<'_>, netdev: &Netdev) -> Option<Fact
     let (name, verb) = match kind.receive {
         SoftwareReceive::Reentry => (&master.name, "bridges"),
         SoftwareReceive::SamePass => (&master.name, "takes"),
-        SoftwareReceive::Backlog | SoftwareReceive::Writer => return None,
+        SoftwareReceive::Backlog | SoftwareReceive::Writer | SoftwareReceive::Tasklet => {
+            return None;
+        }
     };
     Some(Fact::new(
         format!("{name} {verb} its packets on the same cpu, in the same pass"),

@@ -2,7 +2,6 @@
 
 use netsilo_model::derive::analysis::Analysis;
 use netsilo_model::derive::backlog::BacklogWork;
-use netsilo_model::derive::silo::Silo;
 use netsilo_model::drivers::software::{SoftwareNetdev, SoftwareReceive};
 use netsilo_model::machine::cpuset::CpuSet;
 use netsilo_model::snapshot::netdev::Netdev;
@@ -20,8 +19,7 @@ const LEAST_SHARE: f64 = 0.001;
 pub(super) fn causes(analysis: &Analysis<'_>, netdev: &Netdev) -> Option<Vec<LoadCause>> {
     let kind = SoftwareNetdev::from_netdev(netdev)?;
     let silos: Vec<_> = analysis.silos_of(&netdev.name).collect();
-    let polled = |silo: &&Silo| silo.polls.values().any(|rate| rate.packets_per_s > 0.0);
-    if netdev.napis.iter().any(|napi| napi.thread.is_some()) || silos.iter().any(polled) {
+    if netdev.napis.iter().any(|napi| napi.thread.is_some()) || analysis.is_polled(netdev) {
         return None;
     }
     let rates = analysis.rates.netdevs.get(&netdev.name);
@@ -72,6 +70,11 @@ fn received(analysis: &Analysis<'_>, netdev: &Netdev, kind: SoftwareNetdev) -> F
              packets in the same pass",
             below()
         ),
+        SoftwareReceive::Tasklet => format!(
+            "a tasklet gives its packets back to {}, on the cpu that redirected them: its time is \
+             in the TASKLET softirq, which is not divided by netdev",
+            below()
+        ),
     };
     Fact::new(text, kind.function)
 }
@@ -82,12 +85,12 @@ fn steered(netdev: &Netdev, kind: SoftwareNetdev) -> Option<Fact> {
     let all = masks.fold(CpuSet::new(), |all, mask| all.or(mask));
     let on = (!all.is_empty()).then(|| cpus(&all));
     let text = match (kind.receive, on) {
-        (SoftwareReceive::SamePass, None) => {
+        (SoftwareReceive::SamePass | SoftwareReceive::Tasklet, None) => {
             "RPS, RFS and threaded NAPI on it would do nothing: the kernel never reads them; set \
              them on the netdevs below it"
                 .to_owned()
         }
-        (SoftwareReceive::SamePass, Some(on)) => {
+        (SoftwareReceive::SamePass | SoftwareReceive::Tasklet, Some(on)) => {
             format!("its RPS onto {on} does nothing: the kernel never reads it")
         }
         (_, None) => return None,

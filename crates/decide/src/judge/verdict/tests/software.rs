@@ -48,7 +48,10 @@ fn rps_on_a_bond_or_vlan_does_nothing_because_the_kernel_never_reads_it() {
         port("eth1", 31, "bond0"),
         netdev("bond0", "bonding"),
         netdev("bond0.5", "802.1Q VLAN Support"),
+        netdev("ifb0", "ifb"),
     ]);
+    let redirected = of(&observation, "ifb0", RemedyName::Rps);
+    assert!(redirected.reason.contains("a tasklet gives its packets back"), "{redirected:?}");
     for (name, below, function) in [
         ("bond0", "eth0, eth1", "bond_handle_frame"),
         ("bond0.5", "the netdev below it", "vlan_do_receive"),
@@ -86,4 +89,25 @@ fn a_bridge_without_traffic_and_hardware_have_no_such_verdict() {
     let quiet = SceneNetdev { per_s: BTreeMap::new(), ..netdev("br0", "bridge") };
     let hardware = SceneNetdev { software: false, ..netdev("eth0", "tun") };
     assert_eq!(judged(&host(vec![quiet, hardware])), BTreeMap::new());
+}
+
+/// A tap with `IFF_NAPI`: its NAPI instance has no id.
+#[test]
+fn a_netdev_that_a_napi_without_id_polls_is_judged_by_its_polls() {
+    let mut observation = host(vec![netdev("tap0", "tun")]);
+    assert!(of(&observation, "tap0", RemedyName::ThreadedNapi).reason.contains("no NAPI"));
+    let ifindex = observation.after.netdevs[0].ifindex;
+    observation.attribution.polls.push(Poll {
+        napi: NapiId(0),
+        netdev: "tap0".into(),
+        ifindex,
+        netns: observation.after.machine.netns,
+        cpu: CpuId(1),
+        polls: 50_000,
+        packets: 50_000,
+        ns: Some(50_000_000),
+    });
+    let verdicts = judged(&observation);
+    let says = |it: &RemedyVerdict| it.reason.contains("no NAPI") || it.reason.contains("writes");
+    assert!(verdicts.values().all(|it| !says(it)), "{verdicts:#?}");
 }
