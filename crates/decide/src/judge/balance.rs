@@ -263,7 +263,7 @@ mod tests {
         let router = IpPackets { left: 300, tunnelled: 50, ..udp(1, 1000, 400) };
         let lost =
             [dropped("SOCKET_RCVBUFF", 1, 100), dropped("QDISC_DROP", 1, 70), dropped("", 2, 9)];
-        let [own] = &balances(&[router.clone()], &lost)[..] else { panic!() };
+        let [own] = &balances(std::slice::from_ref(&router), &lost)[..] else { panic!() };
         assert_eq!((own.netns, own.dropped, own.not_accounted), (None, 100, 150));
         assert!(own.has_gap());
         let sent = DroppedPackets { sent: true, ..dropped("QUEUE_PURGE", 1, 500) };
