@@ -8,6 +8,7 @@ use netsilo_model::derive::drop_judge::DropJudge;
 use netsilo_model::derive::namespaces::names_of;
 use netsilo_model::drivers::loss_stage::LossStage;
 use netsilo_model::snapshot::drops::DroppedPackets;
+use netsilo_model::snapshot::netdev::Netdev;
 use serde::{Deserialize, Serialize};
 
 /// Packets that were dropped in the interval for one reason, in one function, of one device and
@@ -82,7 +83,11 @@ pub(crate) fn dropped(analysis: &Analysis<'_>) -> Option<Vec<DropRow>> {
         } else {
             (class, stage)
         };
-        let packets = sums.entry((class, netns, place(drop))).or_default();
+        let mut place = place(drop);
+        if place.2.is_empty() && netns.is_none() {
+            place.2 = full_netdev(analysis, &drop.function).unwrap_or_default();
+        }
+        let packets = sums.entry((class, netns, place)).or_default();
         *packets = packets.saturating_add(drop.packets);
     }
     let row = |((class, netns, place), packets): (Key<'_>, u64)| {
@@ -127,6 +132,23 @@ fn drops_on_purpose(analysis: &Analysis<'_>, ifindex: u32) -> bool {
     let qdiscs = after.audit.as_ref().and_then(|audit| audit.qdiscs.value());
     let mut of_netdev = qdiscs.into_iter().flatten().filter(|qdisc| qdisc.ifindex == ifindex);
     of_netdev.any(|qdisc| qdisc.is_egress() && qdisc.drops_on_purpose())
+}
+
+/// The tun, tap or veth that was to send what this function dropped: the only one whose count of
+/// dropped packets (`tx_dropped`) grew. Of forwarded packets the event does not tell it.
+fn full_netdev<'a>(analysis: &Analysis<'a>, function: &str) -> Option<&'a str> {
+    let driver = match function {
+        "tun_net_xmit" => "tun",
+        "veth_xmit" => "veth",
+        _ => return None,
+    };
+    let grew = |netdev: &&Netdev| {
+        let before = analysis.observation.before.netdevs.same(netdev);
+        let count = |netdev: &Netdev| netdev.statistics.get("tx_dropped").copied();
+        netdev.driver.as_deref() == Some(driver) && before.and_then(count) < count(netdev)
+    };
+    let mut full = analysis.after().netdevs.iter().filter(grew);
+    full.next().filter(|_| full.next().is_none()).map(|netdev| netdev.name.as_str())
 }
 
 /// Reason, function, device, cgroup, transport protocol, and the port with its direction.
@@ -175,6 +197,34 @@ mod tests {
         host.attribution.drops[0].packets = 40;
         assert_eq!(ledger(&host).dropped.unwrap()[0].class, DropClass::Unknown);
         assert!(ledger(&host).may_have_lost());
+    }
+
+    #[test]
+    fn what_a_full_tap_dropped_has_its_name() {
+        let tap = |name: &str| SceneNetdev {
+            name: name.into(),
+            driver: "tun".into(),
+            ..SceneNetdev::default()
+        };
+        let netdevs = vec![tap("tap0"), tap("tap1")];
+        let mut host = Scene { netdevs, ..Scene::default() }.observation();
+        let hook = Hook { quantity: QUANTITY.into(), hook: "kfree_skb".into(), refused: None };
+        host.attribution.hooks = vec![hook];
+        let function = "tun_net_xmit".into();
+        host.attribution.drops =
+            vec![DroppedPackets { function, packets: 40, ..DroppedPackets::default() }];
+        for (before, at) in [(&mut host.before, 5), (&mut host.after, 5)] {
+            let netdevs = before.netdevs.iter_mut();
+            netdevs.for_each(|it| _ = it.statistics.insert("tx_dropped".into(), at));
+        }
+        let netdev = |host: &Observation| rows(host).unwrap()[0].netdev.clone();
+        assert_eq!(netdev(&host), "", "none grew");
+        host.after.netdevs[1].statistics.insert("tx_dropped".into(), 45);
+        assert_eq!(netdev(&host), "tap1");
+        host.after.netdevs[0].statistics.insert("tx_dropped".into(), 6);
+        assert_eq!(netdev(&host), "", "one of two");
+        host.after.netdevs[0].driver = Some("veth".into());
+        assert_eq!(netdev(&host), "tap1");
     }
 
     #[test]
