@@ -54,20 +54,25 @@ fn pace() -> u32 {
     std::env::var("PACE").map_or(1, |pace| pace.parse().unwrap())
 }
 
-/// Waits until the hooks of netsilo are attached and no others follow.
+/// Waits until the hooks of netsilo are attached, no others follow, and it only waits: its window has
+/// begun.
 fn observes(netsilo: &Child) {
-    let links = || {
-        let folder = std::fs::read_dir(format!("/proc/{}/fdinfo", netsilo.id())).ok()?;
+    let process = format!("/proc/{}", netsilo.id());
+    let state = || {
+        let folder = std::fs::read_dir(format!("{process}/fdinfo")).ok()?;
         let texts = folder.filter_map(|entry| std::fs::read_to_string(entry.ok()?.path()).ok());
-        Some(texts.filter(|text| text.contains("link_type")).count())
+        let stat = std::fs::read_to_string(format!("{process}/stat")).ok()?;
+        let cpu_time = stat.split(' ').skip(13).take(2).map(str::to_owned).collect::<String>();
+        Some((texts.filter(|text| text.contains("link_type")).count(), cpu_time))
     };
-    let mut before = 0;
+    let mut before = None;
     let look = || {
         thread::sleep(Duration::from_millis(300) * pace());
-        links().unwrap_or(0)
+        state()
     };
-    until("the hooks are attached", look, |now| {
-        *now > 5 && *now == std::mem::replace(&mut before, *now)
+    until("the window has begun", look, |now| {
+        let same = *now == std::mem::replace(&mut before, now.clone());
+        same && now.as_ref().is_some_and(|(links, _)| *links > 5)
     })
     .unwrap();
 }
