@@ -54,8 +54,8 @@ fn pace() -> u32 {
     std::env::var("PACE").map_or(1, |pace| pace.parse().unwrap())
 }
 
-/// Waits until the hooks of netsilo are attached, no others follow, and it only waits: its window has
-/// begun.
+/// Waits until the hooks of netsilo are attached, no others follow, and it only waits: its window
+/// has begun.
 fn observes(netsilo: &Child) {
     let process = format!("/proc/{}", netsilo.id());
     let state = || {
