@@ -6,7 +6,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use netsilo_model::derive::analysis::Analysis;
 use netsilo_model::derive::drop_judge::DropJudge;
 use netsilo_model::drivers::loss_stage::LossStage;
-use netsilo_model::snapshot::attribution::{COPIED, Examined, Hook, Protocol, Sampling};
+use netsilo_model::snapshot::attribution::{Examined, OTHER_SOCKETS, Protocol, Sampling};
 use netsilo_model::snapshot::drops::DroppedPackets;
 use netsilo_model::snapshot::ip_packets::{IpClass, IpPackets};
 use netsilo_model::snapshot::packet_sockets::CaptureKind;
@@ -60,10 +60,10 @@ pub struct Balance {
     /// Relative error of `dropped`, where drops were sampled.
     #[serde(default)]
     pub dropped_error: f64,
-    /// Packets that waited to be read at the end, less those of the beginning; 0 where that is not
-    /// known.
+    /// Packets that waited to be read at the end, less those of the beginning; `null` where that is
+    /// not known.
     #[serde(default)]
-    pub waiting: u64,
+    pub waiting: Option<u64>,
     /// What is left, at least: neither read, passed on nor dropped. 0 if more was taken than
     /// arrived, because copies were made (multicast, bridges, several raw sockets).
     pub not_accounted: u64,
@@ -71,7 +71,8 @@ pub struct Balance {
 
 impl Balance {
     fn taken(&self) -> u64 {
-        let parts = [self.read, self.forwarded, self.tunnelled, self.dropped, self.waiting];
+        let waiting = self.waiting.unwrap_or(0);
+        let parts = [self.read, self.forwarded, self.tunnelled, self.dropped, waiting];
         parts.into_iter().fold(0, u64::saturating_add)
     }
 
@@ -86,16 +87,13 @@ impl Balance {
 /// counted during the whole window.
 pub(crate) fn balance(analysis: &Analysis<'_>) -> Option<Vec<Balance>> {
     let attribution = &analysis.observation.attribution;
-    // Of the hooks that count reads, the first that the kernel allows is used.
-    let reads = |it: &Hook| it.quantity == "udp bytes" && it.refused.is_none();
     let is_whole = attribution.counts_ip_packets() && attribution.counts_drops();
-    if !is_whole || !attribution.hooks.iter().any(reads) {
+    if !is_whole || !attribution.counts("udp bytes") {
         return None;
     }
     let judge = DropJudge::new(analysis.observation);
     let mut all = of_class(analysis, &judge, Balanced::Udp, IpClass::Udp);
-    let copied = |it: &Hook| it.quantity == COPIED && it.refused.is_none();
-    if attribution.hooks.iter().any(copied) {
+    if attribution.counts(OTHER_SOCKETS) {
         all.extend(of_class(analysis, &judge, Balanced::Raw, IpClass::Other));
         all.extend(of_packet_sockets(analysis));
     }
@@ -134,7 +132,7 @@ fn of_class(
             tunnelled: sum.tunnelled,
             dropped: dropped(netns),
             dropped_error: error_of(dropped(netns), drops),
-            waiting: 0,
+            waiting: None,
             not_accounted: 0,
         }
     };
@@ -171,7 +169,7 @@ fn of_packet_sockets(analysis: &Analysis<'_>) -> Vec<Balance> {
             arrived,
             read,
             read_error: error_of(read, attribution.sampling.reads),
-            waiting: u64::try_from(waiting).unwrap_or(0),
+            waiting: Some(u64::try_from(waiting).unwrap_or(0)),
             ..Balance::default()
         };
         let excess = attribution.lost_events;
@@ -194,7 +192,7 @@ fn error_of(count: u64, all: Examined) -> f64 {
 /// queues of netdevs drop what has left, and some NICs' drivers free it as if it was dropped.
 fn dropped_within(analysis: &Analysis<'_>, judge: &DropJudge, class: IpClass, netns: u32) -> u64 {
     let within = |drop: &&DroppedPackets| {
-        let is_of = drop.netns == netns && class_of(drop.protocol) == Some(class) && !drop.sent;
+        let is_of = drop.netns == netns && IpClass::of(drop.protocol) == Some(class) && !drop.sent;
         let has_left = judge.was_sent(drop)
             || matches!(judge.lost_at(drop), Some(LossStage::Qdisc | LossStage::VirtualDevice));
         is_of && !has_left
@@ -203,22 +201,12 @@ fn dropped_within(analysis: &Analysis<'_>, judge: &DropJudge, class: IpClass, ne
     drops.fold(0, |sum: u64, drop| sum.saturating_add(drop.packets))
 }
 
-/// The class of a transport protocol (`bpf/ip_packets.bpf.c`: `class_of`).
-fn class_of(protocol: u8) -> Option<IpClass> {
-    match protocol {
-        6 => Some(IpClass::Tcp),
-        17 => Some(IpClass::Udp),
-        0..=2 | 43 | 44 | 50 | 51 | 58..=60 | 103 | 115 | 132 | 135 => None,
-        _ => Some(IpClass::Other),
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use netsilo_model::cost::weights::Costs;
     use netsilo_model::machine::cpuset::CpuId;
     use netsilo_model::snapshot::attribution::{
-        Attribution, Consumer, Consumption, QueueResolution,
+        Attribution, Consumer, Consumption, Hook, QueueResolution,
     };
     use netsilo_model::snapshot::observation::Observation;
     use netsilo_model::snapshot::packet_sockets::PacketSocket;
@@ -245,7 +233,7 @@ mod tests {
         host.attribution.hooks.push(hook(drops::QUANTITY));
         assert_eq!(balanced(&host), None, "reads were not counted");
         let refused = Hook { refused: Some("no fentry".into()), ..hook("udp bytes") };
-        host.attribution.hooks.extend([refused, hook("udp bytes"), hook(COPIED)]);
+        host.attribution.hooks.extend([refused, hook("udp bytes"), hook(OTHER_SOCKETS)]);
         balanced(&host).unwrap()
     }
 
@@ -328,6 +316,9 @@ mod tests {
         let costs = Costs::default();
         let rows = of_packet_sockets(&Analysis::new(&host, &costs));
         let [row] = &rows[..] else { panic!("{rows:?}") };
-        assert_eq!((row.arrived, row.read, row.waiting, row.not_accounted), (1000, 600, 150, 250));
+        assert_eq!(
+            (row.arrived, row.read, row.waiting, row.not_accounted),
+            (1000, 600, Some(150), 250)
+        );
     }
 }

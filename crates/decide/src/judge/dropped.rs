@@ -83,10 +83,9 @@ pub(crate) fn dropped(analysis: &Analysis<'_>) -> Option<Vec<DropRow>> {
         } else {
             (class, stage)
         };
-        let mut place = place(drop);
-        if place.2.is_empty() && netns.is_none() {
-            place.2 = full_netdev(analysis, &drop.function).unwrap_or_default();
-        }
+        let is_unknown = drop.netdev.is_empty() && netns.is_none();
+        let netdev = is_unknown.then(|| full_netdev(analysis, &drop.function)).flatten();
+        let place = place(drop, netdev.unwrap_or(&drop.netdev));
         let packets = sums.entry((class, netns, place)).or_default();
         *packets = packets.saturating_add(drop.packets);
     }
@@ -144,8 +143,8 @@ fn full_netdev<'a>(analysis: &Analysis<'a>, function: &str) -> Option<&'a str> {
     };
     let grew = |netdev: &&Netdev| {
         let before = analysis.observation.before.netdevs.same(netdev);
-        let count = |netdev: &Netdev| netdev.statistics.get("tx_dropped").copied();
-        netdev.driver.as_deref() == Some(driver) && before.and_then(count) < count(netdev)
+        let count = |netdev: &Netdev| netdev.statistics.get("tx_dropped").copied().unwrap_or(0);
+        netdev.driver.as_deref() == Some(driver) && count(netdev) > before.map_or(0, count)
     };
     let mut full = analysis.after().netdevs.iter().filter(grew);
     full.next().filter(|_| full.next().is_none()).map(|netdev| netdev.name.as_str())
@@ -154,10 +153,10 @@ fn full_netdev<'a>(analysis: &Analysis<'a>, function: &str) -> Option<&'a str> {
 /// Reason, function, device, cgroup, transport protocol, and the port with its direction.
 type Place<'a> = (&'a str, &'a str, &'a str, Option<&'a str>, u8, (bool, Option<u16>));
 
-fn place(drop: &DroppedPackets) -> Place<'_> {
+fn place<'a>(drop: &'a DroppedPackets, netdev: &'a str) -> Place<'a> {
     let port = (matches!(drop.protocol, 6 | 17) && drop.port != 0).then_some(drop.port);
     let cgroup = drop.cgroup.as_deref();
-    (&drop.reason, &drop.function, &drop.netdev, cgroup, drop.protocol, (drop.is_sent(), port))
+    (&drop.reason, &drop.function, netdev, cgroup, drop.protocol, (drop.is_sent(), port))
 }
 
 #[cfg(test)]

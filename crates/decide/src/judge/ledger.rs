@@ -38,8 +38,8 @@ pub struct Ledger {
     /// they were not counted. The stages include those that were lost.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub dropped: Option<Vec<DropRow>>,
-    /// The UDP packets of each network namespace, and how many of them are not accounted for;
-    /// `None` if they were not counted.
+    /// The packets for UDP, raw and packet sockets of each network namespace, and how many of them
+    /// are not accounted for; `None` if they were not counted.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub balance: Option<Vec<Balance>>,
     /// The other network namespaces; `None` if they were not read.

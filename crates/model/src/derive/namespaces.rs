@@ -338,15 +338,7 @@ mod tests {
     use crate::snapshot::sockets::{Holder, SocketKind};
 
     fn namespace(inode: u32, counters: Reading<NamespaceCounters>) -> Namespace {
-        Namespace {
-            inode,
-            mount: None,
-            processes: 0,
-            process: None,
-            cgroup: None,
-            pod: None,
-            counters,
-        }
+        Namespace { counters, ..Namespace::unread(inode) }
     }
 
     fn read(at: u64, cookie: u64, lost: u64) -> Reading<NamespaceCounters> {

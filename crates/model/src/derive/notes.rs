@@ -4,7 +4,7 @@ use crate::derive::rates::Rates;
 use crate::derive::silo::{Silos, Unread};
 use crate::machine::words::{bytes_per_s, plural};
 use crate::snapshot::attribution::{
-    Attribution, AttributionSource, COPIED, Examined, Hook, Sampling,
+    Attribution, AttributionSource, Examined, Hook, OTHER_SOCKETS, Sampling,
 };
 use crate::snapshot::host::{OwnedKnob, Snapshot};
 use crate::snapshot::netdev::Netdev;
@@ -207,15 +207,14 @@ fn unread(observation: &Observation, silos: &Silos) -> Vec<String> {
 fn takers(observation: &Observation, netdevs: &[String], leased: Option<&str>) -> String {
     let Observation { after, attribution, .. } = observation;
     let mut takers: Vec<String> = leased.iter().map(|user| format!("{user} (lease)")).collect();
-    let counts_copies =
-        attribution.hooks.iter().any(|it| it.quantity == COPIED && it.refused.is_none());
+    let counts_others = attribution.counts(OTHER_SOCKETS);
     for socket in &attribution.packet_sockets {
         let here = after.machine.is_own_netns(socket.netns)
             && (socket.netdev.is_empty() || netdevs.contains(&socket.netdev));
         let what = match socket.kind {
             CaptureKind::Xdp => "AF_XDP",
             CaptureKind::Ring => "packet mmap",
-            CaptureKind::Recv if counts_copies => continue,
+            CaptureKind::Recv if counts_others => continue,
             CaptureKind::Recv => "packet socket",
         };
         if here && socket.packets > 0 {
@@ -226,7 +225,7 @@ fn takers(observation: &Observation, netdevs: &[String], leased: Option<&str>) -
     let with_xdp = after.netdevs.iter().filter(|it| it.xdp.is_some());
     let with_xdp = with_xdp.filter(|it| netdevs.contains(&it.name));
     takers.extend(with_xdp.map(|it| format!("the XDP program of {}", it.name)));
-    if !counts_copies {
+    if !counts_others {
         takers.push("a reader by MPTCP or raw sockets, which are not counted here".to_owned());
     }
     if takers.is_empty() {

@@ -462,4 +462,4 @@ fn per_s(count: u64, seconds: f64) -> f64 {
 }
 
 #[cfg(test)]
-mod tests;
+pub(super) mod tests;

@@ -132,15 +132,11 @@ impl<'a> Arrivals<'a> {
         let netns = observation.after.machine.netns;
         let here = || attribution.ip_packets.iter().filter(|it| it.netns == netns);
         let left = here().any(|it| it.left > 0);
-        let counts = |quantity: &str| {
-            let mut hooks = attribution.hooks.iter();
-            hooks.any(|it| it.quantity == quantity && it.refused.is_none())
-        };
-        let forwards = counts("forwarded packets");
+        let forwards = attribution.counts("forwarded packets");
         let is_whole = attribution.counts_ip_packets()
             && attribution.counts_drops()
-            && counts("tcp bytes")
-            && counts("udp bytes")
+            && attribution.counts("tcp bytes")
+            && attribution.counts("udp bytes")
             && attribution.lost_events == 0
             && (forwards || !left);
         if !is_whole {
@@ -234,3 +230,6 @@ const LOOPBACK: u32 = 1;
 
 /// The bytes of outer packets for each byte that comes out of a tunnel, at most.
 const TUNNEL_HEADERS: f64 = 1.3;
+
+#[cfg(test)]
+mod tests;

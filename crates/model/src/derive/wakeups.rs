@@ -116,9 +116,7 @@ fn key(row: &Consumption) -> Option<Key> {
 
 /// Whether wakeups were counted; observations from earlier versions have no such hook.
 fn is_counted(attribution: &Attribution) -> bool {
-    let attached =
-        attribution.hooks.iter().any(|hook| hook.quantity == "wakeups" && hook.refused.is_none());
-    attached || !attribution.wakeups.is_empty()
+    attribution.counts("wakeups") || !attribution.wakeups.is_empty()
 }
 
 #[cfg(test)]

@@ -17,7 +17,7 @@ use crate::snapshot::runqueue::RunqueueLatency;
 use crate::snapshot::stage_samples::StageSamples;
 
 /// [`Hook::quantity`] of the hook that counts reads of sockets other than TCP's and UDP's.
-pub const COPIED: &str = "mptcp, raw and packet bytes";
+pub const OTHER_SOCKETS: &str = "mptcp, raw and packet bytes";
 
 /// The counts of one window.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -196,6 +196,12 @@ impl Attribution {
     /// Whether IP packets that enter and leave namespaces were counted during the whole window.
     pub fn counts_ip_packets(&self) -> bool {
         self.counts_whole(ip_packets::QUANTITY)
+    }
+
+    /// Whether a hook of this quantity is attached. Of several, the first that the kernel allows is
+    /// used.
+    pub fn counts(&self, quantity: &str) -> bool {
+        self.hooks.iter().any(|hook| hook.quantity == quantity && hook.refused.is_none())
     }
 
     fn counts_whole(&self, quantity: &str) -> bool {

@@ -58,3 +58,16 @@ pub enum IpClass {
     /// those of programs with raw sockets (OSPF, VRRP).
     Other,
 }
+
+impl IpClass {
+    /// The class of an IP protocol. `None` for protocols that the kernel takes without a netdev:
+    /// ICMP, IGMP, ESP, AH, L2TP, SCTP, PIM, and the extension headers of IPv6.
+    pub fn of(protocol: u8) -> Option<Self> {
+        match protocol {
+            6 => Some(Self::Tcp),
+            17 => Some(Self::Udp),
+            0..=2 | 43 | 44 | 50 | 51 | 58..=60 | 103 | 115 | 132 | 135 => None,
+            _ => Some(Self::Other),
+        }
+    }
+}

@@ -65,6 +65,21 @@ pub struct NamespaceCounters {
     pub sysctls: BTreeMap<String, String>,
 }
 
+impl Namespace {
+    /// A namespace of which nothing but the number is known.
+    pub fn unread(inode: u32) -> Self {
+        Self {
+            inode,
+            mount: None,
+            processes: 0,
+            process: None,
+            cgroup: None,
+            pod: None,
+            counters: Reading::Absent("not read yet".into()),
+        }
+    }
+}
+
 impl Namespaces {
     /// The namespace with this inode number.
     pub fn get(&self, inode: u32) -> Option<&Namespace> {

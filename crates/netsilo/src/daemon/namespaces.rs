@@ -112,15 +112,7 @@ mod tests {
 
     #[test]
     fn the_status_says_how_many_were_read_and_why_not_the_others() {
-        let namespace = |inode, counters| Namespace {
-            inode,
-            mount: None,
-            processes: 1,
-            process: None,
-            cgroup: None,
-            pod: None,
-            counters,
-        };
+        let namespace = |inode, counters| Namespace { counters, ..Namespace::unread(inode) };
         let at = Duration::from_secs(50);
         let read = Reading::Value(NamespaceCounters { at, ..NamespaceCounters::default() });
         let all = vec![namespace(7, read), namespace(8, Reading::Absent("EPERM".into()))];

@@ -129,8 +129,9 @@ fn balance(ledger: &Ledger, all: bool) -> Styled {
             format!(", netns {}", namespaces::name(ledger, netns))
         });
         let mut row: Vec<Styled> = vec![format!("  {kind}{netns}").into()];
-        let counts = [it.arrived, it.read, it.forwarded, it.tunnelled, it.dropped, it.waiting];
+        let counts = [it.arrived, it.read, it.forwarded, it.tunnelled, it.dropped];
         row.extend(counts.map(|count| Styled::from(count.to_string())));
+        row.push(it.waiting.map_or_else(|| "-".to_owned(), |count| count.to_string()).into());
         let meaning = if it.has_gap() { Meaning::Bad } else { Meaning::Plain };
         row.push(Styled::new(meaning, it.not_accounted));
         row

@@ -100,12 +100,7 @@ static __always_inline void read_headers(const unsigned char *header, __be16 eth
 	__be16 ports[2];
 	u32 length = 0;
 
-	if (ethertype == bpf_htons(ETH_P_8021Q) || ethertype == bpf_htons(ETH_P_8021AD)) {
-		/* The tag is still in the packet: 2 bytes of it, then the inner protocol. */
-		if (bpf_probe_read_kernel(&ethertype, sizeof(ethertype), header + 2))
-			return;
-		header += 4;
-	}
+	skip_tag(&header, &ethertype);
 	flow->ethertype = bpf_ntohs(ethertype);
 	if (ethertype == bpf_htons(ETH_P_IP))
 		read_ipv4(header, flow, &length);

@@ -56,13 +56,7 @@ int BPF_PROG(copied_read, const struct sk_buff *skb, int bytes)
 		count_read(&read, 0, reads, (u64)packets * reads);
 		return 0;
 	}
-	packet.napi_id = skb->napi_id;
-	packet.queue = skb->queue_mapping;
-	packet.hash = skb->hash;
-	packet.alloc_cpu = skb->alloc_cpu;
-	packet.iif = skb->skb_iif;
-	packet.protocol = skb->protocol;
-	packet.header = skb->head + skb->network_header;
+	FILL_PACKET(&packet, skb, DIRECTLY);
 	find_queue(&packet, &read);
 	read.protocol_cpu = packet.alloc_cpu;
 	count_read(&read, (u64)bytes * reads, reads, (u64)packets * reads);

@@ -123,11 +123,8 @@ pub(crate) fn ip_packets(entries: Vec<Entry>, reads: &[Entry]) -> Vec<IpPackets>
     for entry in entries {
         let (netns, ifindex) = halves(entry.key[layout::IP_NETNS_IFINDEX]);
         let passage = entry.key[layout::IP_PASSAGE_QUEUE];
-        let class = match field(passage, layout::IP_CLASS_BIT) {
-            layout::IP_UDP => IpClass::Udp,
-            layout::IP_OTHER => IpClass::Other,
-            _ => IpClass::Tcp,
-        };
+        let protocol = field(passage, layout::IP_PROTOCOL_BIT) as u8;
+        let Some(class) = IpClass::of(protocol) else { continue };
         let queue = (passage as u32).checked_sub(1);
         let row = rows.entry((netns, class, ifindex, queue)).or_default();
         let [packets, bytes, _] = entry.sums;

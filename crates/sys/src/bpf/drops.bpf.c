@@ -66,9 +66,6 @@ static __always_inline const struct net_device *route_dev(const struct sk_buff *
 	return route ? BPF_CORE_READ(route, dev) : NULL;
 }
 
-/* Kernels whose verifier guards loads have it (6.2). The result may be NULL, and be loaded from. */
-void *bpf_rdonly_cast(const void *pointer, u32 type) __ksym __weak;
-
 struct owner {
 	u32 netns;
 	u64 cgroup;

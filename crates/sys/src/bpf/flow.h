@@ -94,12 +94,7 @@ static __always_inline bool packet_flow(const unsigned char *header, __be16 prot
 	__be16 ports[2];
 	u32 length;
 
-	if (protocol == bpf_htons(ETH_P_8021Q) || protocol == bpf_htons(ETH_P_8021AD)) {
-		/* The tag is still in the packet: 2 bytes of it, then the inner protocol. */
-		if (bpf_probe_read_kernel(&protocol, sizeof(protocol), header + 2))
-			return false;
-		header += 4;
-	}
+	skip_tag(&header, &protocol);
 	if (protocol == bpf_htons(ETH_P_IP)) {
 		if (bpf_probe_read_kernel(&v4, sizeof(v4), header) || v4.fragment & bpf_htons(0x3fff))
 			return false;

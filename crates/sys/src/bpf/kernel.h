@@ -70,6 +70,13 @@ enum { LOOPBACK_IFINDEX = 1 };
 
 #define KERNEL __attribute__((preserve_access_index))
 
+/*
+ * Functions of the kernel since 6.2, whose verifier guards loads. The second one's result may be
+ * NULL, and be loaded from.
+ */
+void *bpf_cast_to_kern_ctx(void *context) __ksym __weak;
+void *bpf_rdonly_cast(const void *pointer, u32 type) __ksym __weak;
+
 /* Checks of a structure against user space's layout.rs. */
 #define AT_BYTE(type, field, byte) \
 	_Static_assert(__builtin_offsetof(type, field) == (byte), #type "." #field " is elsewhere in layout.rs")
@@ -262,3 +269,17 @@ struct ipv6_header {
 	u8 next, hops;
 	u32 source[4], target[4];
 };
+
+/*
+ * Moves behind a VLAN tag that is still in the packet: 2 bytes of it, then the inner protocol.
+ * Returns the number of its bytes.
+ */
+static __always_inline u32 skip_tag(const unsigned char **header, __be16 *ethertype)
+{
+	if (*ethertype != bpf_htons(ETH_P_8021Q) && *ethertype != bpf_htons(ETH_P_8021AD))
+		return 0;
+	if (bpf_probe_read_kernel(ethertype, sizeof(*ethertype), *header + 2))
+		*ethertype = 0;
+	*header += 4;
+	return 4;
+}

@@ -51,10 +51,7 @@ layout! {
     IP_ENTERED = 0;
     IP_TUNNELLED = 1;
     IP_LEFT = 2;
-    IP_CLASS_BIT = 40;
-    IP_TCP = 1;
-    IP_UDP = 2;
-    IP_OTHER = 3;
+    IP_PROTOCOL_BIT = 40;
     // and of the key in `bpf/reads.h`
     READ_CGROUP = 0;
     READ_TGID_NETNS = 1;

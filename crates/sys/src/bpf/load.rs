@@ -9,7 +9,7 @@ use std::path::Path;
 use libbpf_rs::{
     Iter, Link, MapCore, MapHandle, Object, ObjectBuilder, OpenObject, ProgramMut, ProgramType,
 };
-use netsilo_model::snapshot::attribution::{COPIED, Hook};
+use netsilo_model::snapshot::attribution::{Hook, OTHER_SOCKETS};
 use netsilo_model::snapshot::{drops, ip_packets, packet_sockets, runqueue};
 
 use crate::bpf::{cgroup, layout};
@@ -73,7 +73,7 @@ impl Source {
     }
 
     pub(crate) fn copied() -> Self {
-        let source = Self::new(object!("copied"), COPIED, &["copied_read"]);
+        let source = Self::new(object!("copied"), OTHER_SOCKETS, &["copied_read"]);
         Self { marks_readers: true, ..source }
     }
 

@@ -11,6 +11,25 @@ struct packet {
 	const unsigned char *header; /* Its network header. NULL if only the socket is known. */
 };
 
+/*
+ * Reads the same fields through `value`: DIRECTLY if the verifier knows the types, else with
+ * BPF_CORE_READ.
+ */
+#define DIRECT_1(from, a) ((from)->a)
+#define DIRECT_2(from, a, b) ((from)->a->b)
+#define DIRECT_OF(a, b, name, ...) name
+#define DIRECTLY(from, ...) DIRECT_OF(__VA_ARGS__, DIRECT_2, DIRECT_1, 0)(from, __VA_ARGS__)
+#define FILL_PACKET(packet, from_skb, value) \
+	do { \
+		(packet)->napi_id = value(from_skb, napi_id); \
+		(packet)->queue = value(from_skb, queue_mapping); \
+		(packet)->hash = value(from_skb, hash); \
+		(packet)->alloc_cpu = value(from_skb, alloc_cpu); \
+		(packet)->iif = value(from_skb, skb_iif); \
+		(packet)->protocol = value(from_skb, protocol); \
+		(packet)->header = value(from_skb, head) + value(from_skb, network_header); \
+	} while (0)
+
 static __always_inline void find_queue(const struct packet *packet, struct read *read)
 {
 	struct tuple flow = {};

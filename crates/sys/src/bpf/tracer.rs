@@ -5,105 +5,26 @@
 
 use std::collections::BTreeMap;
 use std::fs;
-use std::os::fd::AsFd;
-use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
-use libbpf_rs::{MapCore, MapFlags, MapHandle, MapType};
-use netsilo_model::machine::cpuset::{CpuId, CpuSet};
+use netsilo_model::machine::cpuset::CpuId;
 use netsilo_model::snapshot::attribution::{
     Attribution, AttributionSource, CountingCost, CpuTime, Hook, Sampling,
 };
 use netsilo_model::snapshot::packet_sockets;
-use rustix::time::{ClockId, clock_getres};
 
-use crate::bpf::arrived::Arrived;
 use crate::bpf::cgroup::Cgroups;
 use crate::bpf::decode::{
-    TIME_OPEN, consumption, cpu_times, forwarded, group_reads, ip_packets, polls, sampled, since,
-    wakeups,
+    consumption, cpu_times, forwarded, group_reads, ip_packets, polls, sampled, since, wakeups,
 };
 use crate::bpf::drops::DropNames;
-use crate::bpf::layout::{self, DEMAND_WORDS, TIME_WORDS};
 use crate::bpf::load::{LoadContext, Loaded, READERS, Source, load, load_first, reason};
+pub use crate::bpf::options::Options;
 use crate::bpf::own_cost::{self, Unlisted};
 use crate::bpf::packet_sockets::PacketSockets;
 use crate::bpf::runqueue::Waits;
 use crate::bpf::stages::Sampler;
-use crate::bpf::table::{Mapped, Table, Turn, create_options, mappable_array};
-
-/// Which eBPF programs to attach.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Options {
-    /// Softirq, hardirq and IPI time: two clock reads per event. Also counts the threads that
-    /// receive work wakes.
-    pub time: bool,
-    /// The NIC queue of data that arrives through a veth. Examines each packet, if this machine has
-    /// a veth.
-    pub containers: bool,
-    /// Which device forwards data to which. Examines each packet, if this machine is set up to
-    /// forward.
-    pub forwarding: bool,
-    /// Where receive work spends its time, from samples of stacks on all CPUs. Needs `time`.
-    pub stages: bool,
-    /// Which rx queue received which flow, with the NIC's hash of each flow. Examines the headers
-    /// of each packet.
-    pub arrivals: bool,
-    /// Which packets the kernel drops, and why. Runs for each dropped packet, also in pauses.
-    pub drops: bool,
-    /// What packet sockets take and lose. Each reading examines the open files of all processes.
-    pub packet_sockets: bool,
-    /// How many IP packets enter and leave each network namespace, and what raw and packet sockets
-    /// read. Examines each packet.
-    pub ip_packets: bool,
-    /// How long threads that read sockets wait for a CPU. Examines every wakeup and context switch.
-    pub runqueue: bool,
-    /// Whether kernel functions may be traced (fentry, kprobes). Tests set it to false, to count as
-    /// on kernels that refuse this.
-    pub trace_functions: bool,
-    /// How many reads, polls and softirqs (each) a CPU examines per second before it samples
-    /// ([`Attribution::sampling`]). Of dropped packets it examines more. `None`: all.
-    pub examined_per_s: Option<u64>,
-}
-
-impl Options {
-    /// The default options without sampling: each read, poll and softirq is examined.
-    pub fn exact() -> Self {
-        Self { examined_per_s: None, ..Self::default() }
-    }
-
-    /// The options for findings and bundles: the default ones, plus the flows of each rx queue, the
-    /// dropped packets and the packet sockets.
-    pub fn for_findings() -> Self {
-        Self { arrivals: true, drops: true, packet_sockets: true, ..Self::default() }
-    }
-
-    /// What a whole check knows: the same, in which stages receive work spends its time, and
-    /// whether UDP packets are accounted for. It samples later, because causes of losses follow
-    /// from the reads of one process.
-    pub fn of_check() -> Self {
-        let examined_per_s = Some(EXAMINED_PER_S_BY_CHECK);
-        Self { stages: true, ip_packets: true, examined_per_s, ..Self::for_findings() }
-    }
-}
-
-impl Default for Options {
-    fn default() -> Self {
-        Self {
-            time: true,
-            containers: true,
-            forwarding: true,
-            stages: false,
-            arrivals: false,
-            drops: false,
-            packet_sockets: false,
-            ip_packets: false,
-            runqueue: false,
-            trace_functions: true,
-            examined_per_s: Some(EXAMINED_PER_S),
-        }
-    }
-}
+use crate::bpf::tables::Tables;
 
 /// Why an attached tracer cannot be read.
 #[derive(Debug, thiserror::Error)]
@@ -139,48 +60,6 @@ pub struct Tracer {
     drops_since: Option<Instant>,
     /// The counts of the last pause, of which the next read gets the dropped packets.
     in_pause: Option<Attribution>,
-}
-
-/// How long flows are recorded after a consumer last needed its flow. It is long so that rare
-/// connections are matched too.
-const DEMAND_LASTS: Duration = Duration::from_secs(60);
-
-/// Default of [`Options::examined_per_s`].
-const EXAMINED_PER_S: u64 = 8_000;
-
-/// The same for [`Options::of_check`]: about 1 % of a CPU.
-const EXAMINED_PER_S_BY_CHECK: u64 = 64_000;
-
-/// How many dropped packets a CPU examines per second before it samples: 2 % of a CPU. Packets are
-/// often dropped in bursts, hence their longer tick.
-const DROPS_EXAMINED_PER_S: u64 = 100_000;
-
-/// The tick of dropped packets (`bpf/drops.bpf.c`).
-const JIFFIES_OF_DROPS: u64 = 256;
-
-/// The tables that the programs count in.
-struct Tables {
-    polls: Table,
-    reads: Table,
-    wakeups: Table,
-    forwards: Table,
-    drops: Table,
-    /// `None` unless [`Options::ip_packets`] is set.
-    ip_packets: Option<Table>,
-    /// Which half of each table is in use.
-    turn: Turn,
-    arrived: Arrived,
-    /// `None` unless [`Options::runqueue`] is set.
-    waits: Option<Waits>,
-    times: Mapped,
-    /// `struct demand` of `bpf/flow.h`.
-    demand: Mapped,
-    /// Until when flows are recorded, computed at the last check. `None` before the first check,
-    /// because no consumer could request its flow yet.
-    record_until: Option<Instant>,
-    /// `bpf/window.h`.
-    window: Mapped,
-    lost: MapHandle,
 }
 
 /// Monotonic sums at the last read.
@@ -539,134 +418,4 @@ pub fn observe_window(length: Duration, options: Options) -> Result<Attribution,
     let mut tracer = Tracer::attach(options);
     std::thread::sleep(length);
     tracer.read().map(|attribution| Attribution { windowed: true, ..attribution })
-}
-
-impl Tables {
-    fn new(options: Options) -> libbpf_rs::Result<(Self, LoadContext)> {
-        let cpus = cpus_possible();
-        let slots = slots(cpus);
-        let polls = Table::new(cpus, slots)?;
-        let reads = Table::new(cpus, slots)?;
-        let wakeups = Table::new(cpus, slots / 2)?;
-        let forwards = Table::new(cpus, slots / 2)?;
-        let drops = Table::new(cpus, slots / 2)?;
-        let times = mappable_array("netsilo_times", (TIME_WORDS * 8) as u32, cpus)?;
-        let demand = mappable_array("netsilo_demand", (DEMAND_WORDS * 8) as u32, 1)?;
-        let window = mappable_array("netsilo_window", 8, 1)?;
-        let quota = options.examined_per_s.map_or(u32::MAX, per_tick);
-        let drops_per_s = options.examined_per_s.map(|_| DROPS_EXAMINED_PER_S);
-        let quota_of_drops =
-            drops_per_s.map_or(u32::MAX, |per_s| per_tick(per_s * JIFFIES_OF_DROPS));
-        let tables = Self {
-            window: Mapped::new(window.as_fd(), 8)?,
-            record_until: None,
-            demand: Mapped::new(demand.as_fd(), DEMAND_WORDS * 8)?,
-            times: Mapped::new(times.as_fd(), cpus as usize * TIME_WORDS * 8)?,
-            lost: mappable_array("netsilo_lost", 8, 1)?,
-            polls,
-            reads,
-            wakeups,
-            forwards,
-            drops,
-            ip_packets: options.ip_packets.then(|| Table::new(cpus, slots)).transpose()?,
-            turn: Turn::new()?,
-            arrived: Arrived::new(options.arrivals)?,
-            waits: options.runqueue.then(|| Waits::new(cpus)).transpose()?,
-        };
-        let mut maps = BTreeMap::from([
-            ("polls", tables.polls.pair()?),
-            ("reads", tables.reads.pair()?),
-            ("wakeups", tables.wakeups.pair()?),
-            ("forwards", tables.forwards.pair()?),
-            ("drops", tables.drops.pair()?),
-            ("arrivals", array("netsilo_arrivals", layout::SIZEOF_ARRIVALS, cpus)?),
-            ("cpu_times", times),
-            ("lost", MapHandle::try_from(&tables.lost)?),
-            ("virtual_napis", lru("netsilo_virtual", 4, 1, layout::VIRTUAL_NAPIS)?),
-            (
-                "flows_by_hash",
-                lru("netsilo_hashes", 4, layout::SIZEOF_ORIGIN, layout::FLOWS_RECORDED)?,
-            ),
-            (
-                "flows_by_tuple",
-                lru(
-                    "netsilo_tuples",
-                    layout::SIZEOF_TUPLE,
-                    layout::SIZEOF_ORIGIN,
-                    layout::FLOWS_RECORDED,
-                )?,
-            ),
-            ("flow_demand", demand),
-            ("window", window),
-        ]);
-        if let Some(ip_packets) = &tables.ip_packets {
-            maps.insert("ip_packets", ip_packets.pair()?);
-        }
-        maps.extend([tables.turn.map()?]);
-        maps.extend(tables.arrived.maps()?);
-        maps.extend(tables.waits.as_ref().map(Waits::map).transpose()?);
-        tables.begin_window();
-        tables.demand.words()[layout::DEMAND_NOTING].store(1, Ordering::Relaxed);
-        Ok((tables, LoadContext { maps, cpus, slots, quota, quota_of_drops }))
-    }
-
-    /// Drops intervals that began in an earlier window. Call it while nothing is attached.
-    fn begin_window(&self) {
-        self.window.words()[0].fetch_add(1, Ordering::Relaxed);
-        for time in self.times.words().chunks_exact(TIME_WORDS) {
-            time[TIME_OPEN].iter().for_each(|since| since.store(0, Ordering::Relaxed));
-        }
-    }
-
-    /// Extends the recording of flows if a consumer requested its flow since the last call.
-    /// Recording ends [`DEMAND_LASTS`] after the last request.
-    fn renew_demand(&mut self) -> bool {
-        let demand = self.demand.words();
-        let (asked, noting) = (&demand[layout::DEMAND_ASKED], &demand[layout::DEMAND_NOTING]);
-        let (asked, now) = (asked.swap(0, Ordering::Relaxed) != 0, Instant::now());
-        let until = if asked { now + DEMAND_LASTS } else { self.record_until.unwrap_or(now) };
-        self.record_until = Some(until);
-        noting.store(u64::from(now < until), Ordering::Relaxed);
-        asked
-    }
-
-    fn records_flows(&self) -> bool {
-        self.demand.words()[layout::DEMAND_NOTING].load(Ordering::Relaxed) != 0
-    }
-
-    fn lost(&self) -> libbpf_rs::Result<u64> {
-        let value = self.lost.lookup(&0_u32.to_ne_bytes(), MapFlags::ANY)?;
-        Ok(value.and_then(|bytes| bytes.try_into().ok()).map_or(0, u64::from_ne_bytes))
-    }
-}
-
-fn array(name: &str, value: usize, entries: u32) -> libbpf_rs::Result<MapHandle> {
-    MapHandle::create(MapType::Array, Some(name), 4, value as u32, entries, &create_options())
-}
-
-fn lru(name: &str, key: usize, value: usize, entries: usize) -> libbpf_rs::Result<MapHandle> {
-    let [key, value, entries] = [key, value, entries].map(|number| number as u32);
-    MapHandle::create(MapType::LruHash, Some(name), key, value, entries, &create_options())
-}
-
-/// The highest CPU that can ever be online, plus one.
-fn cpus_possible() -> u32 {
-    let list = fs::read_to_string("/sys/devices/system/cpu/possible").unwrap_or_default();
-    let highest = CpuSet::parse_list(&list).ok().and_then(|cpus| cpus.highest());
-    highest.map_or(1, |cpu| cpu.0 + 1)
-}
-
-/// Number of events per tick of the kernel (the resolution of its coarse clock), at least one.
-fn per_tick(per_s: u64) -> u32 {
-    let tick = clock_getres(ClockId::MonotonicCoarse);
-    let ns = tick.tv_sec.unsigned_abs() * 1_000_000_000 + tick.tv_nsec.unsigned_abs();
-    (per_s * ns / 1_000_000_000).clamp(1, u32::MAX.into()) as u32
-}
-
-/// Slots per CPU of a full table, 88 bytes each.
-///
-/// Two full tables and three of half the slots, each doubled: 616 KB per CPU up to 64 CPUs, 39 MB
-/// in total up to 256. [`Options::ip_packets`] adds a full one: 176 KB and 11 MB.
-fn slots(cpus: u32) -> u32 {
-    (65536 / cpus.next_power_of_two()).clamp(256, 1024)
 }

@@ -32,10 +32,6 @@
 #include "window.h"
 #include <bpf/bpf_tracing.h>
 
-/* Functions of the kernel since 6.2. */
-extern void *bpf_cast_to_kern_ctx(void *context) __ksym __weak;
-extern void *bpf_rdonly_cast(const void *object, u32 type) __ksym __weak;
-
 enum { STEERED_HASH_BITS = 10, STEERED_QUEUE_BITS = 4 };
 /* Packets: a reader does not take as many between the arrival of the next one and its queueing. */
 enum { SHORT_QUEUE = 8 };
@@ -62,10 +58,6 @@ struct datagram {
 	bool connected;
 };
 
-/*
- * Reads the same fields through `value`: directly if the verifier knows the types, else with
- * probe_read.
- */
 #define FILL_SOCKET(datagram, from_sk, value) \
 	do { \
 		(datagram)->sk = from_sk; \
@@ -77,20 +69,10 @@ struct datagram {
 	} while (0)
 #define FILL_DATAGRAM(datagram, from_sk, from_skb, value) \
 	do { \
-		(datagram)->packet.napi_id = value(from_skb, napi_id); \
-		(datagram)->packet.queue = value(from_skb, queue_mapping); \
-		(datagram)->packet.hash = value(from_skb, hash); \
-		(datagram)->packet.alloc_cpu = value(from_skb, alloc_cpu); \
-		(datagram)->packet.iif = value(from_skb, skb_iif); \
+		FILL_PACKET(&(datagram)->packet, from_skb, value); \
 		(datagram)->pieces = pieces_of(from_skb); \
-		(datagram)->packet.protocol = value(from_skb, protocol); \
-		(datagram)->packet.header = value(from_skb, head) + value(from_skb, network_header); \
 		FILL_SOCKET(datagram, from_sk, value); \
 	} while (0)
-#define DIRECT_1(from, a) ((from)->a)
-#define DIRECT_2(from, a, b) ((from)->a->b)
-#define DIRECT_OF(a, b, name, ...) name
-#define DIRECTLY(from, ...) DIRECT_OF(__VA_ARGS__, DIRECT_2, DIRECT_1, 0)(from, __VA_ARGS__)
 
 static __always_inline u32 *steered_to(u32 hash, u32 queue)
 {

@@ -1,10 +1,10 @@
-//! What raw, ICMP and packet sockets read, and which IP packets enter a namespace.
+//! What MPTCP, raw, ICMP and packet sockets read, and which IP packets enter a namespace.
 
 use std::io::{Read as _, Write as _};
 use std::net::{TcpListener, TcpStream, UdpSocket};
 use std::os::fd::OwnedFd;
 
-use netsilo_model::snapshot::attribution::Protocol;
+use netsilo_model::snapshot::attribution::{Consumption, Protocol};
 use netsilo_model::snapshot::ip_packets::{IpClass, IpPackets};
 use netsilo_sys::bpf::tracer::{Options, Tracer};
 use rustix::net::{AddressFamily, RecvFlags, SendFlags, SocketType, recv, sendto, socket};
@@ -26,6 +26,38 @@ fn drain(socket: &OwnedFd) -> (u64, u64) {
     let next = || recv(socket, &mut [0; 2048][..], RecvFlags::DONTWAIT).ok();
     std::iter::from_fn(next)
         .fold((0, 0), |(bytes, count), (read, _)| (bytes + read as u64, count + 1))
+}
+
+/// Neither the kernel thread that moves the data of a subflow has read them, nor who closes it.
+#[test]
+fn mptcp_is_counted_for_the_program_that_reads() {
+    in_own_netns(|| {
+        let socket = || {
+            let mptcp = rustix::net::Protocol::from_raw(262.try_into().unwrap());
+            let kinds = (rustix::net::AddressFamily::INET, rustix::net::SocketType::STREAM);
+            rustix::net::socket(kinds.0, kinds.1, Some(mptcp)).unwrap()
+        };
+        let listener = socket();
+        rustix::net::bind(&listener, &at(7400)).unwrap();
+        rustix::net::listen(&listener, 1).unwrap();
+        let mut tracer = Tracer::attach(Options::exact());
+        let sender = socket();
+        let sender = std::thread::spawn(move || {
+            rustix::net::connect(&sender, &at(7400)).unwrap();
+            TcpStream::from(sender).write_all(&vec![7; 3_000_017]).unwrap();
+        });
+        let mut reader = TcpStream::from(rustix::net::accept(&listener).unwrap());
+        let mut read = Vec::new();
+        reader.read_to_end(&mut read).unwrap();
+        sender.join().unwrap();
+        drop(reader);
+        let attribution = tracer.read().unwrap();
+        let rows = attribution.consumption.iter().filter(|it| it.consumer.netns == netns());
+        let sum = rows.clone().map(|it| it.bytes).sum::<u64>();
+        assert_eq!((read.len(), sum), (3_000_017, 3_000_017), "{attribution:#?}");
+        let own = |it: &Consumption| it.consumer.tgid == std::process::id() && !it.approximate;
+        assert!(rows.clone().all(own), "{attribution:#?}");
+    });
 }
 
 #[test]

@@ -17,7 +17,7 @@ mod udp;
 
 use std::collections::BTreeSet;
 use std::io::{Read as _, Write as _};
-use std::net::{Ipv4Addr, SocketAddr, TcpStream, UdpSocket};
+use std::net::{Ipv4Addr, SocketAddr, TcpStream};
 use std::process::Command;
 use std::thread;
 use std::time::{Duration, Instant};
@@ -131,38 +131,6 @@ fn peeking_counts_nothing() {
 #[test]
 fn bytes_discarded_by_msg_trunc_are_counted() {
     counts_to_the_byte("trunc");
-}
-
-/// Neither the kernel thread that moves the data of a subflow has read them, nor who closes it.
-#[test]
-fn mptcp_is_counted_for_the_program_that_reads() {
-    in_own_netns(|| {
-        let socket = || {
-            let mptcp = rustix::net::Protocol::from_raw(262.try_into().unwrap());
-            let kinds = (rustix::net::AddressFamily::INET, rustix::net::SocketType::STREAM);
-            rustix::net::socket(kinds.0, kinds.1, Some(mptcp)).unwrap()
-        };
-        let listener = socket();
-        rustix::net::bind(&listener, &at(7400)).unwrap();
-        rustix::net::listen(&listener, 1).unwrap();
-        let mut tracer = Tracer::attach(Options::exact());
-        let sender = socket();
-        let sender = thread::spawn(move || {
-            rustix::net::connect(&sender, &at(7400)).unwrap();
-            TcpStream::from(sender).write_all(&vec![7; 3_000_017]).unwrap();
-        });
-        let mut reader = TcpStream::from(rustix::net::accept(&listener).unwrap());
-        let mut read = Vec::new();
-        reader.read_to_end(&mut read).unwrap();
-        sender.join().unwrap();
-        drop(reader);
-        let attribution = tracer.read().unwrap();
-        let rows = attribution.consumption.iter().filter(|it| it.consumer.netns == netns());
-        let sum = rows.clone().map(|it| it.bytes).sum::<u64>();
-        assert_eq!((read.len(), sum), (3_000_017, 3_000_017), "{attribution:#?}");
-        let own = |it: &Consumption| it.consumer.tgid == std::process::id() && !it.approximate;
-        assert!(rows.clone().all(own), "{attribution:#?}");
-    });
 }
 
 /// There is room for 512 of them on each CPU (machines of up to 64 CPUs).
@@ -379,33 +347,6 @@ fn a_restart_forgets_all_that_was_counted_before() {
         assert_eq!(bytes(&attribution, reader.tgid()), 0);
         assert!(attribution.elapsed <= before.elapsed());
     });
-}
-
-#[test]
-fn datagrams_are_counted_to_the_byte() {
-    for how in ["udp-unconnected", "udp-connected", "udp-peek"] {
-        in_own_netns(move || {
-            let mut reader = Reader::start(how, 65536);
-            let mut tracer = Tracer::attach(Options::exact());
-            let socket = UdpSocket::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
-            for size in (1..400).map(|i| i * 17).chain([0]) {
-                socket.send_to(&vec![0; size], at(reader.port)).unwrap();
-                // the answer is received, so that no buffer overflows
-                socket.recv(&mut []).unwrap();
-            }
-            let truth = reader.said("read");
-            let attribution = tracer.read().unwrap();
-            assert_eq!(bytes(&attribution, reader.tgid()), truth, "{how}");
-            let reads = of(&attribution, reader.tgid());
-            assert!(
-                reads.iter().all(|read| read.protocol == Protocol::Udp && read.connected.is_some())
-            );
-            let connected: u64 =
-                reads.iter().filter(|it| it.connected == Some(true)).map(|it| it.bytes).sum();
-            // The first datagram gives the reader its peer.
-            assert_eq!(connected, if how == "udp-connected" { truth - 17 } else { 0 }, "{how}");
-        });
-    }
 }
 
 #[test]

@@ -1,8 +1,8 @@
-//! Which queue each datagram came from, if one socket reads from two netdevs and the kernel lets no
-//! function be traced.
+//! What UDP sockets read, and which queue each datagram came from, if one socket reads from two
+//! netdevs and the kernel lets no function be traced.
 
 use std::collections::BTreeMap;
-use std::net::UdpSocket;
+use std::net::{Ipv4Addr, UdpSocket};
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
@@ -12,13 +12,41 @@ use netsilo_sys::bpf::tracer::{Options, Tracer};
 use rustix::process::Pid;
 use rustix::thread::{CapabilitySet, capabilities, set_capabilities};
 
+use super::reader::Reader;
 use super::softirq::run_on;
-use super::{ethtool, in_own_netns, ip, netns, unshare_net};
+use super::{at, bytes, ethtool, in_own_netns, ip, netns, of, unshare_net};
 
 const PORT: u16 = 6100;
 /// The size of a datagram tells its netdev.
 const SIZES: [usize; 2] = [100, 700];
 const DATAGRAMS: usize = 10_000;
+
+#[test]
+fn datagrams_are_counted_to_the_byte() {
+    for how in ["udp-unconnected", "udp-connected", "udp-peek"] {
+        in_own_netns(move || {
+            let mut reader = Reader::start(how, 65536);
+            let mut tracer = Tracer::attach(Options::exact());
+            let socket = UdpSocket::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
+            for size in (1..400).map(|i| i * 17).chain([0]) {
+                socket.send_to(&vec![0; size], at(reader.port)).unwrap();
+                // the answer is received, so that no buffer overflows
+                socket.recv(&mut []).unwrap();
+            }
+            let truth = reader.said("read");
+            let attribution = tracer.read().unwrap();
+            assert_eq!(bytes(&attribution, reader.tgid()), truth, "{how}");
+            let reads = of(&attribution, reader.tgid());
+            assert!(
+                reads.iter().all(|read| read.protocol == Protocol::Udp && read.connected.is_some())
+            );
+            let connected: u64 =
+                reads.iter().filter(|it| it.connected == Some(true)).map(|it| it.bytes).sum();
+            // The first datagram gives the reader its peer.
+            assert_eq!(connected, if how == "udp-connected" { truth - 17 } else { 0 }, "{how}");
+        });
+    }
+}
 
 /// As on a kernel that refuses fentry and kprobes.
 fn tracepoints() -> Options {
@@ -32,7 +60,7 @@ fn one_cpu_delivers() {
 }
 
 /// A thread in another namespace, and two veths to it whose NAPI instances receive. For each number
-/// it sends so many datagrams, by one netdev or the other at random.
+/// it sends that many datagrams, each by a netdev that is chosen at random.
 struct TwoUplinks {
     server: UdpSocket,
     send: Sender<usize>,

@@ -78,16 +78,23 @@ struct Polls<'a> {
     /// Polls on this CPU of NAPIs that belong to no rx queue: other namespaces, virtual devices,
     /// and NAPIs without an id (transmit).
     others: Vec<&'a Poll>,
+    /// Names of network namespaces.
+    names: BTreeMap<u32, String>,
 }
 
 impl<'a> Polls<'a> {
     fn on(analysis: &'a Analysis<'_>, cpu: CpuId) -> Self {
-        let mut sums = Self { packets: 0, backlog: 0, others: Vec::new() };
+        let names = names_of(analysis.observation);
+        let mut sums = Self { packets: 0, backlog: 0, others: Vec::new(), names };
         let machine = &analysis.observation.after.machine;
+        // Of a NIC, instances without an id are those of transmit completions.
+        let is_of = |silo: &Silo, poll: &Poll| {
+            let without_id = silo.napi.is_none() && silo.polls.contains_key(&cpu);
+            silo.netdev.name == poll.netdev && (poll.napi.0 != 0 || without_id)
+        };
         let known = |poll: &Poll| {
-            poll.napi.0 != 0
-                && machine.is_own_netns(poll.netns)
-                && analysis.silos.queues.iter().any(|silo| silo.netdev.name == poll.netdev)
+            machine.is_own_netns(poll.netns)
+                && analysis.silos.queues.iter().any(|silo| is_of(silo, poll))
         };
         for poll in analysis.observation.attribution.polls.iter().filter(|poll| poll.cpu == cpu) {
             sums.packets = sums.packets.saturating_add(poll.packets);
@@ -173,11 +180,6 @@ fn backlog(
     })
 }
 
-/// The name of a network namespace, or its inode number if the name is not known.
-fn named(analysis: &Analysis<'_>, netns: u32) -> String {
-    names_of(analysis.observation).remove(&netns).unwrap_or_else(|| netns.to_string())
-}
-
 /// The cause of a NAPI without a known rx queue: transmit completions, a container's device.
 fn other_poll(
     analysis: &Analysis<'_>,
@@ -191,8 +193,10 @@ fn other_poll(
         (0, false) => (format!("{} transmit completions", poll.netdev), transmit(analysis, poll)),
         (_, true) => {
             let text = "it is in another network namespace: run netsilo there to see its queues";
+            let named = polls.names.get(&poll.netns).cloned();
+            let netns = named.unwrap_or_else(|| poll.netns.to_string());
             (
-                format!("{} of network namespace {}", poll.netdev, named(analysis, poll.netns)),
+                format!("{} of network namespace {netns}", poll.netdev),
                 vec![Fact::new(text, "tp_btf/napi_poll")],
             )
         }

@@ -271,10 +271,10 @@ fn tick(
     // of several threads, it is not known which one reads
     let sleeps = active.next().filter(|_| active.next().is_none())?.sleeps.max(1) as f64;
     let attribution = &analysis.observation.attribution;
-    let counts = |quantity: &str| {
-        attribution.hooks.iter().any(|it| it.quantity == quantity && it.refused.is_none())
-    };
-    if attribution.source != AttributionSource::Bpf || attribution.windowed || !counts("wakeups") {
+    if attribution.source != AttributionSource::Bpf
+        || attribution.windowed
+        || !attribution.counts("wakeups")
+    {
         return None;
     }
     let woken = attribution.wakeups.iter().filter(|it| it.tgid == work.tgid);
