@@ -1,5 +1,5 @@
-//! `/proc/net/snmp`, `netstat`, `snmp6`, `udp` and `nfnetlink_queue`, schedstat and mountinfo: no
-//! text panics, and printed values parse to the same values.
+//! `/proc/net/snmp`, `netstat`, `snmp6`, `sockstat`, `udp` and `nfnetlink_queue`, schedstat and
+//! mountinfo: no text panics, and printed values parse to the same values.
 
 #![no_main]
 
@@ -13,15 +13,16 @@ use netsilo_model::parse::net_udp::net_udp;
 use netsilo_model::parse::nfnetlink_queue::nfnetlink_queue;
 use netsilo_model::parse::schedstat::thread_time;
 use netsilo_model::parse::snmp::{snmp, snmp6};
+use netsilo_model::parse::sockstat::in_use;
 use netsilo_model::snapshot::netfilter::NfQueue;
 
 fuzz_target!(|text: &str| {
-    let read = snmp(text);
+    let read = snmp(text, |_| true);
     points_into(text, &read);
-    let read6 = snmp6(text);
+    let read6 = snmp6(text, |_| true);
     points_into(text, &read6);
     if let Ok(counters) = read6 {
-        assert_eq!(snmp6(&lines(&counters)), Ok(counters));
+        assert_eq!(snmp6(&lines(&counters), |_| true), Ok(counters));
     }
     let sockets = net_udp(text);
     points_into(text, &sockets);
@@ -47,6 +48,9 @@ fuzz_target!(|text: &str| {
         };
         let again: String = queues.iter().map(line).collect();
         assert_eq!(nfnetlink_queue(&again), Ok(queues));
+    }
+    if let Some(number) = in_use(text, "UDP") {
+        assert_eq!(in_use(&format!("UDP: inuse {number} mem 0\n"), "UDP"), Some(number));
     }
     for (inode, path) in network_namespaces(text) {
         if !path.contains(['\\', ' ', '\t', '\n']) {

@@ -110,7 +110,7 @@ fn end(child: &mut Child) {
 /// Reads all values. A knob that cannot be read is left out.
 fn look(root: &Root, kernel: &dyn Kernel) -> Result<Settings> {
     let snapshot: Snapshot =
-        netsilo_sys::snapshot(root).context("cannot read this machine's settings")?;
+        netsilo_sys::snapshot_here(root).context("cannot read this machine's settings")?;
     let value =
         |target: Target| knob::read(kernel, &target).ok().map(|reading| (target, reading.value));
     let knobs = Target::all_in(&snapshot).into_iter().filter_map(value).collect();

@@ -219,7 +219,7 @@ impl Args {
     fn go_on(&self, dir: &Path, signals: &Signals) -> Result<Exit> {
         let (folder, experiment, options, records) = open_run(dir, self.trust)?;
         let root = Root::live();
-        let seen = netsilo_sys::snapshot(&root).context("cannot read this machine")?;
+        let seen = netsilo_sys::snapshot_here(&root).context("cannot read this machine")?;
         let now = machine(&Observation { after: seen, ..Observation::default() })?;
         same_machine(&experiment.machine, &now)?;
         as_found(&self.state, &experiment.settings)?;

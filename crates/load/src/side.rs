@@ -11,7 +11,7 @@ use netsilo_sys::daemon::self_cost::{peak_bytes, self_cost};
 use netsilo_sys::files::error::ReadError;
 use netsilo_sys::files::root::Root;
 use netsilo_sys::read::machine::kernel_events;
-use netsilo_sys::read::snapshot::snapshot;
+use netsilo_sys::read::snapshot::snapshot_here;
 use netsilo_trial::traffic::EndMachine;
 use rustix::process::{getpriority_process, setpriority_process};
 
@@ -32,7 +32,7 @@ impl StartCounters {
         let options =
             tracer::Options { containers: false, forwarding: false, ..tracer::Options::exact() };
         let tracer = bpf.then(|| Tracer::attach(options));
-        let snapshot = snapshot(root)?;
+        let snapshot = snapshot_here(root)?;
         Ok(Self {
             root: root.clone(),
             tracer,
@@ -48,7 +48,7 @@ impl StartCounters {
         let _boost = PriorityBoost::new();
         let seconds = self.at.elapsed().as_secs_f64();
         let own = self_cost().cpu.saturating_sub(self.own);
-        let (now, after) = (kernel_events(&self.root), snapshot(&self.root)?);
+        let (now, after) = (kernel_events(&self.root), snapshot_here(&self.root)?);
         let counted = self.tracer.and_then(|mut tracer| tracer.read().ok());
         let (true_times, true_elapsed) =
             counted.map_or((BTreeMap::new(), Duration::ZERO), |it| (it.cpu_time, it.elapsed));

@@ -29,6 +29,7 @@ pub mod sanitize;
 pub mod scalar;
 pub mod schedstat;
 pub mod snmp;
+pub mod sockstat;
 pub mod softirqs;
 pub mod softnet_stat;
 pub mod stat;

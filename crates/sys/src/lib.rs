@@ -30,4 +30,4 @@ pub mod outcomes;
 pub mod read;
 pub mod transaction;
 
-pub use read::snapshot::{snapshot, uncounted};
+pub use read::snapshot::{snapshot, snapshot_here, uncounted};

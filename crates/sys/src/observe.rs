@@ -16,7 +16,7 @@ use crate::files::root::Root;
 use crate::read::containers;
 use crate::read::netlink::sock_diag;
 use crate::read::refresh::Refresher;
-use crate::read::snapshot::{Series, snapshot};
+use crate::read::snapshot::{Series, snapshot, snapshot_here};
 
 /// Maximum number of thread groups whose affinity is read.
 const MOST_READERS: usize = 32;
@@ -56,6 +56,8 @@ pub struct Observer {
     /// `None`: each snapshot is a full read, or is the next one of `series`.
     refresher: Option<Refresher>,
     series: Option<Series>,
+    /// Whether a full read includes the other network namespaces.
+    namespaces: bool,
 }
 
 /// The active counter.
@@ -122,13 +124,14 @@ impl Observer {
         }
         let before = Some(match &mut refresher {
             Some(refresher) => refresher.first(root)?,
-            None => snapshot(root)?,
+            None => full(root, options.drops)?,
         });
         // As in all later windows, counting starts with this snapshot.
         if let (CountingMode::Continuous, Counter::Attached(tracer)) = (counting, &mut counter) {
             tracer.restart()?;
         }
-        Ok(Self { counting, counter, before, refresher, series: None })
+        let namespaces = options.drops;
+        Ok(Self { counting, counter, before, refresher, series: None, namespaces })
     }
 
     /// Allows some data to be up to 5 s old, for views that are updated each second. This applies
@@ -140,7 +143,10 @@ impl Observer {
     }
 
     fn whole(&mut self, root: &Root) -> Result<Snapshot, ReadError> {
-        self.series.as_mut().map_or_else(|| snapshot(root), |series| series.next(root))
+        match &mut self.series {
+            Some(series) => series.next(root),
+            None => full(root, self.namespaces),
+        }
     }
 
     /// Takes an observation back, so that the next one begins where it ended.
@@ -161,7 +167,7 @@ impl Observer {
         let before = match (self.before.take(), &mut self.refresher) {
             (Some(before), _) => before,
             (None, Some(refresher)) => refresher.first(root)?,
-            (None, None) => snapshot(root)?,
+            (None, None) => full(root, self.namespaces)?,
         };
         let mut attribution = match (self.counting, &mut self.counter) {
             (CountingMode::Windows(length), Counter::Attached(tracer)) => {
@@ -192,6 +198,10 @@ impl Observer {
         self.before = self.refresher.is_none().then(|| after.clone());
         Ok(Observation { before, after, attribution })
     }
+}
+
+fn full(root: &Root, namespaces: bool) -> Result<Snapshot, ReadError> {
+    if namespaces { snapshot(root) } else { snapshot_here(root) }
 }
 
 /// The thread groups that read the most data.

@@ -5,6 +5,7 @@
 use std::collections::BTreeSet;
 use std::fs::File;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use netsilo_model::machine::ids::Irq;
 use netsilo_model::machine::reading::Reading;
@@ -12,8 +13,10 @@ use netsilo_model::parse::interrupts::IrqRow;
 use netsilo_model::snapshot::attribution::Attribution;
 use netsilo_model::snapshot::host::Snapshot;
 use netsilo_model::snapshot::observation::Observation;
+use netsilo_sys::bpf::tracer::Options;
 use netsilo_sys::bundle::{Addresses, Bundle, Capture, open};
 use netsilo_sys::files::root::Root;
+use netsilo_sys::observe::{CountingMode, Observer};
 use netsilo_sys::read::irq::{interrupts, rows};
 use netsilo_sys::read::topology::topology;
 
@@ -157,4 +160,18 @@ fn sysfs_and_the_table_agree_about_an_interrupt() {
             assert!((first..=last).contains(count), "irq {irq} cpu {cpu}: {first} {count} {last}");
         }
     }
+}
+
+/// A search looks at each of its windows: on a host with a thousand namespaces, that was longer
+/// than the windows.
+#[test]
+fn only_who_looks_for_losses_reads_other_namespaces() {
+    let reads = |options| {
+        let root = Root::live();
+        let mut observer = Observer::start_with(&root, CountingMode::WithoutBpf, options).unwrap();
+        let seen = observer.next(&root, Duration::ZERO, |_| {}).unwrap();
+        [&seen.before, &seen.after].map(|it| it.namespaces.is_some())
+    };
+    assert_eq!(reads(Options::default()), [false; 2]);
+    assert_eq!(reads(Options::for_findings()), [true; 2]);
 }

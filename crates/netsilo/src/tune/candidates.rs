@@ -104,7 +104,7 @@ pub(super) fn field(args: &Args, objective: Objective, stop: &AtomicBool) -> Res
         leave_out_hopeless(&mut candidates, forecast);
     }
     let started = Instant::now();
-    netsilo_sys::snapshot(&Root::live()).context("cannot read this machine")?;
+    netsilo_sys::snapshot_here(&Root::live()).context("cannot read this machine")?;
     let workload = signature(&analysis, &Root::live());
     let look = started.elapsed();
     Ok(Field { observation, workload, command, look, candidates, forecast })
@@ -196,7 +196,7 @@ fn observe(command: &[String], stop: &AtomicBool) -> Result<(Observation, Option
         return Ok((observer.next(&root, CHECK_INTERVAL, wait_with_progress)?, None));
     }
     out::note("observing the command with nothing changed");
-    let started = Instant::now();
+    let (started, mut took) = (Instant::now(), Duration::ZERO);
     let (observation, value) = while_running(command, |running| {
         let wait = |_| {
             while !running.over.load(std::sync::atomic::Ordering::Relaxed) {
@@ -205,11 +205,12 @@ fn observe(command: &[String], stop: &AtomicBool) -> Result<(Observation, Option
                     running.kill();
                 }
             }
+            took = started.elapsed();
         };
         Ok(observer.next(&root, Duration::ZERO, wait)?)
     })?;
     value?;
-    Ok((observation, Some(started.elapsed())))
+    Ok((observation, Some(took)))
 }
 
 /// The plan of a race between the candidates. Fails if there is nothing to try, or if the time is
@@ -300,7 +301,7 @@ fn setting(candidate: &Candidate, forecast: Option<&Forecast>) -> Setting {
 
 /// Checks that a search began on this machine.
 pub(super) fn is_this_machine(plan: &RacePlan) -> Result<()> {
-    let after = netsilo_sys::snapshot(&Root::live()).context("cannot read this machine")?;
+    let after = netsilo_sys::snapshot_here(&Root::live()).context("cannot read this machine")?;
     same_machine(&plan.machine, &machine(&Observation { after, ..Observation::default() })?)
 }
 

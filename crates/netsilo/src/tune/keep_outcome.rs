@@ -115,7 +115,7 @@ fn now(plan: &RacePlan) -> Result<Observation> {
     if plan.load.is_empty() {
         return observe_live();
     }
-    let after = netsilo_sys::snapshot(&Root::live()).context("cannot read this machine")?;
+    let after = netsilo_sys::snapshot_here(&Root::live()).context("cannot read this machine")?;
     Ok(Observation { after, ..Observation::default() })
 }
 

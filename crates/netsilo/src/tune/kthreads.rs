@@ -12,7 +12,7 @@ pub(super) fn present_kthreads(changes: &[Change]) -> Result<Vec<Change>> {
     if !changes.iter().any(|it| matches!(it.target, Target::NapiThread(_))) {
         return Ok(changes.to_vec());
     }
-    let now = netsilo_sys::snapshot(&Root::live()).context("cannot read this machine")?;
+    let now = netsilo_sys::snapshot_here(&Root::live()).context("cannot read this machine")?;
     Ok(changes.iter().map(|it| of_present(it, &now)).collect())
 }
 

@@ -7,6 +7,7 @@ use std::io;
 use netlink_bindings::inet_diag::{self, IterableReplyAttrs, Msg, ReqV2, TcpState};
 use netlink_socket2::NetlinkSocket;
 use netsilo_model::parse::net_udp::{UdpSocket, net_udp};
+use netsilo_model::parse::sockstat::in_use;
 use netsilo_model::snapshot::sockets::{Holder, LosingSocket, SocketKind};
 
 use crate::files::error::ReadError;
@@ -33,13 +34,22 @@ pub(crate) fn candidates(
     netns: Option<u32>,
 ) -> Result<Vec<Candidate>, ReadError> {
     let mut sockets: Vec<Candidate> = Vec::new();
-    for file in ["udp", "udp6"] {
-        let read = root.optional(&format!("{net}/{file}"), net_udp)?.unwrap_or_default();
-        let of = |socket: &UdpSocket| Candidate { socket: udp(socket), group: socket.group, netns };
-        sockets.extend(read.iter().map(of));
+    for (family, version) in [(libc::AF_INET, ""), (libc::AF_INET6, "6")] {
+        // the kernel searches the sockets of all namespaces, even if this one has none
+        let numbers = root.read(&format!("{net}/sockstat{version}")).unwrap_or_default();
+        let is_used = |name: &str| in_use(&numbers, &format!("{name}{version}")) != Some(0);
+        if is_used("UDP") {
+            let file = format!("{net}/udp{version}");
+            let read = root.optional(&file, net_udp)?.unwrap_or_default();
+            let of =
+                |socket: &UdpSocket| Candidate { socket: udp(socket), group: socket.group, netns };
+            sockets.extend(read.iter().map(of));
+        }
+        if is_used("TCP") {
+            let read = listeners(family).unwrap_or_default();
+            sockets.extend(read.into_iter().map(|socket| Candidate { socket, group: 1, netns }));
+        }
     }
-    let listeners = listeners().unwrap_or_default();
-    sockets.extend(listeners.into_iter().map(|socket| Candidate { socket, group: 1, netns }));
     Ok(sockets)
 }
 
@@ -77,23 +87,21 @@ fn udp(socket: &UdpSocket) -> LosingSocket {
     }
 }
 
-fn listeners() -> io::Result<Vec<LosingSocket>> {
+fn listeners(family: i32) -> io::Result<Vec<LosingSocket>> {
     let mut netlink = NetlinkSocket::new();
     let mut sockets = Vec::new();
-    for family in [libc::AF_INET, libc::AF_INET6] {
-        let header = ReqV2 {
-            family: family as u8,
-            protocol: libc::IPPROTO_TCP as u8,
-            // one bit per attribute, from bit 0: INET_DIAG_SKMEMINFO is attribute 7
-            ext: 1 << 6,
-            states: 1 << TcpState::Listen as u32,
-            ..ReqV2::default()
-        };
-        let mut replies = netlink.request(&inet_diag::Request::new().op_tcp_diag_dump(&header))?;
-        while let Some(reply) = replies.recv() {
-            let (message, attributes) = reply?;
-            sockets.extend(listener(&message, &attributes));
-        }
+    let header = ReqV2 {
+        family: family as u8,
+        protocol: libc::IPPROTO_TCP as u8,
+        // one bit per attribute, from bit 0: INET_DIAG_SKMEMINFO is attribute 7
+        ext: 1 << 6,
+        states: 1 << TcpState::Listen as u32,
+        ..ReqV2::default()
+    };
+    let mut replies = netlink.request(&inet_diag::Request::new().op_tcp_diag_dump(&header))?;
+    while let Some(reply) = replies.recv() {
+        let (message, attributes) = reply?;
+        sockets.extend(listener(&message, &attributes));
     }
     Ok(sockets)
 }

@@ -42,8 +42,8 @@ const TRIED: usize = 4;
 /// The files of the network namespace of the thread that reads. `/proc/net` is that of the process.
 const NET: &str = "/proc/thread-self/net";
 
-/// A parser of protocol counters.
-type Parse = fn(&str) -> Result<BTreeMap<String, u64>, ParseError>;
+/// A parser of the protocol counters that are wanted.
+pub(crate) type Parse = fn(&str, fn(&str) -> bool) -> Result<BTreeMap<String, u64>, ParseError>;
 
 /// Files of a network namespace with protocol counters.
 pub(crate) const PROTOCOLS: [(&str, Parse); 5] = [
@@ -80,13 +80,13 @@ struct Found {
 }
 
 /// Why a namespace was not read.
-enum Unread {
+enum NotRead {
     /// It has ended.
     Gone,
     Why(String),
 }
 
-impl From<ReadError> for Unread {
+impl From<ReadError> for NotRead {
     fn from(error: ReadError) -> Self {
         Self::Why(error.to_string())
     }
@@ -188,16 +188,7 @@ fn net_files(root: &Root, pid: &str) -> Option<u64> {
 
 impl Found {
     fn new(inode: u32) -> Self {
-        let namespace = Namespace {
-            inode,
-            mount: None,
-            processes: 0,
-            process: None,
-            cgroup: None,
-            pod: None,
-            counters: Reading::Absent("not read yet".into()),
-        };
-        Self { namespace, files: Vec::new() }
+        Self { namespace: Namespace::unread(inode), files: Vec::new() }
     }
 
     /// Adds a process of the namespace.
@@ -251,8 +242,8 @@ fn read_all(
                     sockets.extend(of_namespace);
                     of.namespace.counters = Reading::Value(counters);
                 }
-                Err(Unread::Why(why)) => of.namespace.counters = Reading::Absent(why),
-                Err(Unread::Gone) => _ = found.remove(&inode),
+                Err(NotRead::Why(why)) => of.namespace.counters = Reading::Absent(why),
+                Err(NotRead::Gone) => _ = found.remove(&inode),
             }
         }
     }
@@ -265,19 +256,19 @@ fn thread_time() -> Duration {
 }
 
 /// Moves this thread into a network namespace.
-fn enter(inode: u32, files: &[PathBuf]) -> Result<(), Unread> {
-    let mut unread = Unread::Gone;
+fn enter(inode: u32, files: &[PathBuf]) -> Result<(), NotRead> {
+    let mut unread = NotRead::Gone;
     for path in files {
         match enter_by(inode, path) {
             Ok(true) => return Ok(()),
             Ok(false) => {}
             Err(Errno::PERM | Errno::ACCESS) => {
                 let why = "EPERM: to enter it needs CAP_SYS_ADMIN and CAP_SYS_PTRACE: run as root";
-                unread = Unread::Why(why.into());
+                unread = NotRead::Why(why.into());
             }
             // the process has ended, or the file is no namespace any more
             Err(Errno::NOENT | Errno::SRCH | Errno::INVAL) => {}
-            Err(errno) => unread = Unread::Why(io::Error::from(errno).to_string()),
+            Err(errno) => unread = NotRead::Why(io::Error::from(errno).to_string()),
         }
     }
     Err(unread)
@@ -299,8 +290,8 @@ fn counters(root: &Root, inode: u32) -> Result<(NamespaceCounters, Vec<Candidate
     let at = root.now()?;
     let mut protocols = BTreeMap::new();
     for (file, parse) in PROTOCOLS {
-        let read = root.optional(&format!("{NET}/{file}"), parse)?.unwrap_or_default();
-        protocols.extend(read.into_iter().filter(|(name, _)| is_of_losses(name)));
+        let parse = |text: &str| parse(text, is_of_losses);
+        protocols.extend(root.optional(&format!("{NET}/{file}"), parse)?.unwrap_or_default());
     }
     let sockets = candidates(root, NET, Some(inode))?;
     let loses = sockets.iter().any(|it| it.socket.drops > 0);

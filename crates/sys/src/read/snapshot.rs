@@ -35,7 +35,7 @@ use crate::files::root::Root;
 use crate::files::writes;
 use crate::read::gaps::Notes;
 use crate::read::machine::virtual_machine;
-use crate::read::namespaces::{self, PROTOCOLS, Share};
+use crate::read::namespaces::{self, PROTOCOLS, Parse, Share};
 use crate::read::netdev::{Known, netdevs};
 use crate::read::process::{Process, napi_threads, processes};
 use crate::read::sock_owners::Holders;
@@ -48,16 +48,41 @@ use crate::read::{audit, irq, knob_owners, topology};
 /// An error means that the CPU topology or its counters are inconsistent, or that the tree cannot
 /// be saved.
 pub fn snapshot(root: &Root) -> Result<Snapshot, ReadError> {
-    Ok(whole(root, None)?.0)
+    Ok(whole(root, None, Elsewhere::All)?.0)
 }
 
-fn whole(root: &Root, kept: Option<&Kept>) -> Result<(Snapshot, Vec<Process>, Holders), ReadError> {
-    look(root, true, kept, || irq::interrupts(root, None))
+/// The same as [`snapshot`], without the other network namespaces. A thousand of them take longer
+/// than all else.
+pub fn snapshot_here(root: &Root) -> Result<Snapshot, ReadError> {
+    Ok(whole(root, None, Elsewhere::Nothing)?.0)
+}
+
+/// How much a snapshot reads of the other network namespaces.
+#[derive(Clone, Copy)]
+enum Elsewhere<'a> {
+    Nothing,
+    All,
+    /// Only a share is read again.
+    After(&'a Namespaces),
+}
+
+impl<'a> Elsewhere<'a> {
+    fn after(last: Option<&'a Namespaces>) -> Self {
+        last.map_or(Self::All, Self::After)
+    }
+}
+
+fn whole(
+    root: &Root,
+    kept: Option<&Kept>,
+    elsewhere: Elsewhere<'_>,
+) -> Result<(Snapshot, Vec<Process>, Holders), ReadError> {
+    look(root, true, kept, elsewhere, || irq::interrupts(root, None))
 }
 
 /// The same as [`snapshot`], without interrupt counts, drop counters and the audit.
 pub fn uncounted(root: &Root) -> Result<Snapshot, ReadError> {
-    Ok(look(root, false, None, || irq::uncounted(root))?.0)
+    Ok(look(root, false, None, Elsewhere::Nothing, || irq::uncounted(root))?.0)
 }
 
 /// Takes snapshots at short intervals. Some data is read again only after [`SELDOM`], when a CPU
@@ -111,14 +136,19 @@ impl Series {
                 && kept.writes == writes
                 && online.as_ref().is_none_or(|online| *online == kept.topology.online)
         };
-        if let Some(kept) = self.0.take_if(|kept| is_valid(kept)) {
-            let (snapshot, processes, holders) = whole(root, Some(&kept))?;
+        let (kept, last) = match self.0.take() {
+            Some(kept) if is_valid(&kept) => (Some(kept), None),
+            old => (None, old.and_then(|kept| kept.namespaces)),
+        };
+        if let Some(kept) = kept {
+            let elsewhere = Elsewhere::after(kept.namespaces.as_ref());
+            let (snapshot, processes, holders) = whole(root, Some(&kept), elsewhere)?;
             let netdevs = snapshot.netdevs.clone();
             let namespaces = snapshot.namespaces.clone();
             self.0 = Some(Kept { processes, netdevs, holders, namespaces, ..kept });
             return Ok(snapshot);
         }
-        let (snapshot, processes, holders) = whole(root, None)?;
+        let (snapshot, processes, holders) = whole(root, None, Elsewhere::after(last.as_ref()))?;
         self.0 = Some(Kept {
             at: snapshot.at,
             writes,
@@ -142,6 +172,7 @@ fn look(
     root: &Root,
     whole: bool,
     kept: Option<&Kept>,
+    elsewhere: Elsewhere<'_>,
     interrupts: impl FnOnce() -> Result<Interrupts, ReadError>,
 ) -> Result<(Snapshot, Vec<Process>, Holders), ReadError> {
     let notes = Notes::new(root);
@@ -175,9 +206,12 @@ fn look(
     let ask = || {
         let ask = || {
             let root = root.unrecorded();
-            let last = kept.and_then(|kept| Some((kept.namespaces.as_ref()?, OF_SERIES)));
-            let (namespaces, elsewhere) = namespaces::look(&root, last);
-            let sockets = Sockets::read(&root, kept.map(|kept| &kept.holders), elsewhere);
+            let (namespaces, candidates) = match elsewhere {
+                Elsewhere::Nothing => (Reading::Absent("not read".into()), Vec::new()),
+                Elsewhere::All => namespaces::look(&root, None),
+                Elsewhere::After(last) => namespaces::look(&root, Some((last, OF_SERIES))),
+            };
+            let sockets = Sockets::read(&root, kept.map(|kept| &kept.holders), candidates);
             (Reading::from(sockets), namespaces)
         };
         asked.get_or_init(ask)
@@ -219,7 +253,7 @@ fn look(
         } else {
             None
         },
-        namespaces: if whole {
+        namespaces: if whole && !matches!(elsewhere, Elsewhere::Nothing) {
             answer(&notes, NAMESPACES, || namespaces::with_sockets(ask()))
         } else {
             None
@@ -323,7 +357,9 @@ fn xdp(notes: &Notes<'_>) -> BTreeMap<u32, Xdp> {
 
 /// Protocol counters of this network namespace.
 fn protocols(notes: &Notes<'_>) -> BTreeMap<String, u64> {
-    let read = |(file, parse): &(&str, _)| notes.get(&format!("/proc/net/{file}"), parse);
+    let read = |(file, parse): &(&str, Parse)| {
+        notes.get(&format!("/proc/net/{file}"), |text| parse(text, |_| true))
+    };
     PROTOCOLS.iter().filter_map(read).flatten().collect()
 }
 
