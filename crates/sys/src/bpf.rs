@@ -8,6 +8,7 @@ pub mod arrived;
 pub mod cgroup;
 pub mod decode;
 mod drops;
+mod functions;
 pub(crate) mod layout;
 pub mod load;
 mod options;

@@ -223,7 +223,7 @@ mod tests {
             poll_cpu: Some(CpuId(0)),
             protocol_cpu: None,
             consumer_cpu: CpuId(consumer_cpu),
-            consumer: Consumer { tgid: 1, comm: "web".into(), cgroup: None, netns: 0 },
+            consumer: Consumer { tgid: 1, comm: "web".into(), work: false, cgroup: None, netns: 0 },
             protocol: Protocol::Tcp,
             bytes,
             events: 1,

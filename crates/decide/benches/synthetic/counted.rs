@@ -44,6 +44,7 @@ pub(crate) fn attribution(after: &Snapshot, elapsed: Duration) -> Attribution {
         consumer: Consumer {
             tgid: 5000 + n / 16,
             comm: format!("server-{}", n / 16),
+            work: false,
             cgroup: None,
             netns: 0,
         },

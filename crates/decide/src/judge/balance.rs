@@ -302,7 +302,7 @@ mod tests {
             poll_cpu: None,
             protocol_cpu: None,
             consumer_cpu: CpuId(0),
-            consumer: Consumer { tgid: 7, comm: "ids".into(), cgroup: None, netns: 1 },
+            consumer: Consumer { tgid: 7, comm: "ids".into(), work: false, cgroup: None, netns: 1 },
             protocol: Protocol::Packet,
             bytes: 60_000,
             events: 600,

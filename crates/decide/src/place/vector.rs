@@ -124,7 +124,9 @@ impl Vector {
         for (cpu, rate) in consumers().flat_map(|consumer| &consumer.wakeups_on) {
             *wakeups_on.entry(*cpu).or_default() += rate;
         }
-        let idle_counted = consumers().all(|consumer| consumer.idle_wakeups_on.is_some());
+        let idle_counted = consumers()
+            .filter(|consumer| consumer.wakeups_per_s.is_some())
+            .all(|consumer| consumer.idle_wakeups_on.is_some());
         let mut idle_wakeups_on = BTreeMap::new();
         for (cpu, rate) in consumers().filter_map(|it| it.idle_wakeups_on.as_ref()).flatten() {
             *idle_wakeups_on.entry(*cpu).or_default() += rate;

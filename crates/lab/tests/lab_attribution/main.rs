@@ -7,6 +7,7 @@
 #![allow(clippy::unwrap_used, clippy::panic, clippy::print_stdout)] // helpers of tests are tests
 
 mod forwarding;
+mod kernel_work;
 mod servers;
 
 use std::collections::BTreeMap;
@@ -38,6 +39,7 @@ fn kernel_6_1_with_virtio_net() {
         a_server_that_sleeps_is_woken_from_the_cpu_of_the_interrupt(lab);
         under_rps_both_cpus_are_reported(lab);
         forwarding::is_attributed_on_a_router(lab, NicModel::VirtioNet);
+        kernel_work::is_named_by_its_function(lab);
     });
 }
 
@@ -58,6 +60,7 @@ fn kernel_6_12_with_igb_in_every_way() {
     in_a_guest(Kernel::V6_12, NicModel::Igb, |lab| {
         every_way_of_reading_is_counted_to_the_byte(lab);
         a_server_that_sleeps_is_woken_from_the_cpu_of_the_interrupt(lab);
+        kernel_work::is_named_by_its_function(lab);
     });
 }
 
@@ -67,6 +70,7 @@ fn newest_kernel_with_virtio_net() {
         every_way_of_reading_is_counted_to_the_byte(lab);
         tracepoints_count_each_datagram_for_its_queue(lab);
         forwarding::is_attributed_on_a_router(lab, NicModel::VirtioNet);
+        kernel_work::is_named_by_its_function(lab);
     });
 }
 

@@ -14,7 +14,7 @@ use crate::derive::wakeups::WakeupRate;
 use crate::machine::cpuset::{CpuId, CpuSet};
 use crate::machine::ids::{Irq, NapiId};
 use crate::machine::topology::{Distance, Topology};
-use crate::snapshot::attribution::Protocol;
+use crate::snapshot::attribution::{Protocol, ReaderKind};
 use crate::snapshot::host::Writable;
 use crate::snapshot::netdev::{Association, NapiThread, NetdevIdentity};
 use crate::snapshot::subject::Subject;
@@ -170,11 +170,13 @@ pub struct SoftirqShare {
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct ConsumerShare {
-    /// Thread group id; 0 for the kernel, and for processes that were counted together because
-    /// there were too many.
+    /// Thread group id; 0 unless this is one process.
     pub tgid: u32,
-    /// Its name (`comm`).
+    /// Its name (`comm`); of the kernel, the function of its work, or `softirq`.
     pub comm: String,
+    /// What reads.
+    #[serde(default)]
+    pub kind: ReaderKind,
     /// Its cgroup.
     pub cgroup: Option<String>,
     /// Its container: `namespace/pod/container`, or identifiers where the names are not known.
@@ -201,6 +203,17 @@ pub struct ConsumerShare {
     /// Those of them that found that CPU idle; `None` if that was not counted.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub idle_wakeups_on: Option<BTreeMap<CpuId, f64>>,
+}
+
+impl ConsumerShare {
+    /// `redis (pid 812)`.
+    pub fn label(&self) -> String {
+        match self.kind {
+            ReaderKind::Process => format!("{} (pid {})", self.comm, self.tgid),
+            ReaderKind::Processes => format!("{} (processes not told apart)", self.comm),
+            ReaderKind::Kernel => format!("{} (kernel)", self.comm),
+        }
+    }
 }
 
 /// Data that was read but belongs to no queue.

@@ -17,6 +17,7 @@ use crate::machine::ids::{Irq, NapiId};
 use crate::parse::container::Container;
 use crate::snapshot::attribution::{
     Attribution, AttributionSource, Consumption, Forwarded, Poll, Protocol, QueueResolution,
+    ReaderKind,
 };
 use crate::snapshot::host::Snapshot;
 use crate::snapshot::netdev::{Napi, NapiThread, Netdev, NetdevIdentity, RxQueue, TxQueue};
@@ -421,6 +422,7 @@ pub(super) fn consumers(
         .into_iter()
         .map(|(consumer, rows)| {
             let bytes = total(&rows);
+            let kind = consumer.kind();
             let mut cpus = BTreeMap::new();
             for row in &rows {
                 *cpus.entry(row.consumer_cpu).or_default() += row.bytes as f64 / bytes as f64;
@@ -429,19 +431,24 @@ pub(super) fn consumers(
             protocols.sort_unstable();
             protocols.dedup();
             let wakeups_on = wakeups.of_reads(&rows);
+            // they are counted by process
+            let are_counted = kind == ReaderKind::Process;
             let share = ConsumerShare {
                 tgid: consumer.tgid,
-                comm: consumer.comm.clone(),
+                comm: match consumer.comm.as_str() {
+                    "" if kind == ReaderKind::Kernel => "softirq".into(),
+                    comm => comm.into(),
+                },
+                kind,
                 cgroup: consumer.cgroup.clone(),
                 container: consumer.cgroup.as_deref().and_then(|it| container(it, attribution)),
                 bytes_per_s: per_s(bytes, seconds),
                 share: bytes as f64 / all,
                 cpus,
                 protocols,
-                wakeups_per_s: wakeups
-                    .counted
+                wakeups_per_s: (wakeups.counted && are_counted)
                     .then(|| wakeups_on.values().map(|rate| rate.per_s).sum()),
-                idle_wakeups_on: wakeups.idle_counted.then(|| {
+                idle_wakeups_on: (wakeups.idle_counted && are_counted).then(|| {
                     wakeups_on.iter().map(|(cpu, rate)| (*cpu, rate.idle_per_s)).collect()
                 }),
                 wakeups_on: wakeups_on.iter().map(|(cpu, rate)| (*cpu, rate.per_s)).collect(),

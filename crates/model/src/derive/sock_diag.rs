@@ -151,6 +151,7 @@ fn consumption(
     let consumer = Consumer {
         tgid,
         comm: process.comm.clone(),
+        work: false,
         cgroup: process.cgroup.clone(),
         netns: after.netns,
     };

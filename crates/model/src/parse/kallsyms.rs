@@ -11,6 +11,13 @@ pub struct Symbol {
     pub module: Option<String>,
 }
 
+impl Symbol {
+    /// As stack traces print it: `nvme_tcp_io_work [nvme_tcp]`.
+    pub fn label(&self) -> String {
+        self.module.as_ref().map_or(self.name.clone(), |module| format!("{} [{module}]", self.name))
+    }
+}
+
 /// The function that contains each address; addresses below the first function are left out.
 ///
 /// Returns `None` if the kernel hides addresses: unprivileged readers see only 0

@@ -398,15 +398,45 @@ pub struct Forwarded {
 /// A thread group that reads sockets.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct Consumer {
-    /// Thread group id, in the initial pid namespace. 0 for the kernel, and for processes that are
-    /// alike (name, cgroup, queue, CPUs) and were too many to be counted one by one.
+    /// Thread group id, in the initial pid namespace. 0 for the kernel, for its work, and for
+    /// processes that are alike (name, cgroup, queue, CPUs) and were too many to be counted one by
+    /// one.
     pub tgid: u32,
-    /// Its name (`/proc/<tgid>/comm`); empty for the kernel.
+    /// Its name (`/proc/<tgid>/comm`); empty for the kernel; of work, its function.
     pub comm: String,
+    /// Whether this is work of the kernel (a workqueue's), which any of its threads may do.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub work: bool,
     /// Its cgroup path (v2), below `/sys/fs/cgroup`; `None` if it exited before the lookup.
     pub cgroup: Option<String>,
     /// Inode number of its network namespace; 0 if unknown.
     pub netns: u32,
+}
+
+impl Consumer {
+    /// What this is.
+    pub fn kind(&self) -> ReaderKind {
+        match (self.tgid, self.comm.as_str()) {
+            _ if self.work => ReaderKind::Kernel,
+            (0, "") => ReaderKind::Kernel,
+            (0, _) => ReaderKind::Processes,
+            _ => ReaderKind::Process,
+        }
+    }
+}
+
+/// What reads the data of a queue.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[serde(rename_all = "snake_case")]
+pub enum ReaderKind {
+    /// One process.
+    #[default]
+    Process,
+    /// Processes that were counted together because there were too many.
+    Processes,
+    /// Code of the kernel: a softirq, or work of a workqueue.
+    Kernel,
 }
 
 /// A transport protocol.

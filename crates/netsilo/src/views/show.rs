@@ -13,7 +13,7 @@ use netsilo_model::derive::forwarding::ForwardShare;
 use netsilo_model::derive::locality::Locality;
 use netsilo_model::derive::silo::{ConsumerShare, OutsideTraffic, Silo};
 use netsilo_model::machine::cpuset::{CpuId, CpuSet};
-use netsilo_model::snapshot::attribution::AttributionSource;
+use netsilo_model::snapshot::attribution::{AttributionSource, ReaderKind};
 use netsilo_model::snapshot::sockets::Holder;
 
 use crate::tell::palette::{Meaning, Palette};
@@ -340,7 +340,7 @@ pub(crate) fn consumers(consumers: &[ConsumerShare], forwards: &[ForwardShare]) 
         let cpus = consumer.cpus.keys().copied().collect();
         let all = alike.entry((&consumer.comm, &consumer.container, cpus)).or_default();
         all.processes += 1;
-        all.and_more |= consumer.tgid == 0 && !consumer.comm.is_empty();
+        all.and_more |= consumer.kind == ReaderKind::Processes;
         all.share += consumer.share;
     }
     // With few of them, each has its share.
@@ -350,7 +350,8 @@ pub(crate) fn consumers(consumers: &[ConsumerShare], forwards: &[ForwardShare]) 
     };
     let one = |it: &ConsumerShare| {
         let cpus = it.cpus.keys().copied().collect();
-        reader(&it.comm, &it.container, &cpus, "", it.share)
+        let kind = if it.kind == ReaderKind::Kernel { "kernel, " } else { "" };
+        reader(&it.comm, &it.container, &cpus, kind, it.share)
     };
     let many =
         alike.iter().filter(|(_, all)| all.are_many()).map(|((comm, container, cpus), all)| {
@@ -448,13 +449,19 @@ mod tests {
         let mut many: Vec<_> = (10..20).map(|tgid| reader(tgid, "wl", 1, 0.05)).collect();
         many.push(reader(7, "redis", 0, 0.1));
         assert_eq!(consumers(&many, &[]), "wl (10 processes, cpu 1) 50%, redis (cpu 0) 10%");
-        many.push(reader(0, "wl", 1, 0.2));
-        many.push(reader(0, "socat", 1, 0.2));
+        let apart = |of| ConsumerShare { kind: ReaderKind::Processes, ..of };
+        many.push(apart(reader(0, "wl", 1, 0.2)));
+        many.push(apart(reader(0, "socat", 1, 0.2)));
         assert_eq!(
             consumers(&many, &[]),
             "wl (more than 10 processes, cpu 1) 70%, socat (processes not told apart, cpu 1) 20%, \
              redis (cpu 0) 10%"
         );
+        let work = |cpu| {
+            let of = reader(0, "nvme_tcp_io_work [nvme_tcp]", cpu, 0.5);
+            ConsumerShare { kind: ReaderKind::Kernel, ..of }
+        };
+        assert_eq!(consumers(&[work(2)], &[]), "nvme_tcp_io_work [nvme_tcp] (kernel, cpu 2) 50%");
     }
 
     #[test]

@@ -6,6 +6,7 @@ use std::sync::atomic::Ordering;
 
 use netsilo_model::machine::cpuset::CpuId;
 use netsilo_model::machine::ids::NapiId;
+use netsilo_model::parse::kallsyms::Symbol;
 use netsilo_model::snapshot::attribution::{
     Consumer, Consumption, CpuTime, Forwarded, GroupReads, Poll, Protocol, QueueResolution,
     Reschedules, Sampling, Wakeup,
@@ -13,6 +14,7 @@ use netsilo_model::snapshot::attribution::{
 use netsilo_model::snapshot::ip_packets::{IpClass, IpPackets};
 
 use crate::bpf::cgroup::Cgroups;
+use crate::bpf::functions::Functions;
 use crate::bpf::layout::{self, KEY_WORDS, TIME_WORDS};
 use crate::bpf::table::{Entry, Mapped};
 
@@ -165,7 +167,9 @@ pub(crate) fn consumption(
     entries: Vec<Entry>,
     polls: &[Poll],
     cgroups: &Cgroups,
+    functions: &mut Functions,
 ) -> Vec<Consumption> {
+    functions.learn(entries.iter().filter_map(work).collect());
     let mut pollers: BTreeMap<NapiId, BTreeSet<CpuId>> = BTreeMap::new();
     for poll in polls.iter().filter(|poll| poll.polls > 0) {
         pollers.entry(poll.napi).or_default().insert(poll.cpu);
@@ -173,7 +177,11 @@ pub(crate) fn consumption(
     let only_poller = |napi| pollers.get(&napi).filter(|cpus| cpus.len() == 1)?.first().copied();
     let mut paths = BTreeMap::new();
     let consumed = |entry| {
-        let read = Read::of(entry)?;
+        let mut read = Read::of(entry)?;
+        if let Some(work) = work(&read.entry) {
+            read.entry.label = functions.get(work).map_or_else(String::new, Symbol::label);
+            return Some(read.consumption(None, only_poller));
+        }
         let path = || cgroups.path(read.cgroup, read.tgid());
         let cgroup = paths.entry((read.cgroup, read.tgid())).or_insert_with(path).clone();
         Some(read.consumption(cgroup, only_poller))
@@ -181,6 +189,12 @@ pub(crate) fn consumption(
     let mut consumption: Vec<Consumption> = merged(entries).filter_map(consumed).collect();
     consumption.sort_unstable();
     consumption
+}
+
+/// The function of a workqueue's work that reads.
+fn work(entry: &Entry) -> Option<u64> {
+    let is_work = field(entry.key[layout::READ_KINDS], layout::WORK_BIT) & 1 == 1;
+    is_work.then_some(entry.key[layout::READ_CGROUP])
 }
 
 /// Decodes the rows of sockets of a group in the same table. The sums of one socket, on all CPUs,
@@ -239,7 +253,7 @@ impl Read {
         Some(Self { cgroup: entry.key[layout::READ_CGROUP], protocol, resolved, entry })
     }
 
-    /// 0 for the kernel, and for processes that are alike and share a slot.
+    /// 0 for the kernel and its work, and for processes that are alike and share a slot.
     fn tgid(&self) -> u32 {
         let alike = field(self.entry.key[layout::READ_KINDS], layout::ALIKE_BIT) & 1 == 1;
         if alike { 0 } else { halves(self.entry.key[layout::READ_TGID_NETNS]).0 }
@@ -255,6 +269,7 @@ impl Read {
         let (protocol_cpu, poll_cpu) = halves(self.entry.key[layout::READ_CPUS]);
         let napi = (napi != 0).then_some(NapiId(napi));
         let kinds = self.entry.key[layout::READ_KINDS];
+        let work = work(&self.entry).is_some();
         Consumption {
             napi,
             rx_queue: queue.checked_sub(1),
@@ -262,7 +277,7 @@ impl Read {
             poll_cpu: cpu(poll_cpu).or_else(|| only_poller(napi?)),
             protocol_cpu: cpu(protocol_cpu),
             consumer_cpu: self.entry.cpu,
-            consumer: Consumer { tgid, comm: self.entry.label, cgroup, netns },
+            consumer: Consumer { tgid, comm: self.entry.label, work, cgroup, netns },
             protocol: self.protocol,
             bytes: self.entry.sums[0],
             events: self.entry.sums[1],

@@ -1,23 +1,21 @@
-//! Decodes the table of `bpf/drops.bpf.c`: kallsyms has the names of the functions, and the BTF of
-//! the kernel and its modules those of the reasons.
+//! Decodes the table of `bpf/drops.bpf.c`: the BTF of the kernel and its modules has the names of the
+//! reasons.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 
 use netsilo_model::parse::btf;
-use netsilo_model::parse::kallsyms::{self, Symbol};
 use netsilo_model::snapshot::drops::DroppedPackets;
 
 use crate::bpf::cgroup::Cgroups;
 use crate::bpf::decode::halves;
+use crate::bpf::functions::Functions;
 use crate::bpf::layout;
 use crate::bpf::table::Entry;
 
 /// The names that were needed so far.
 #[derive(Debug, Default)]
 pub(crate) struct DropNames {
-    /// Functions by address; an empty name where kallsyms has none.
-    functions: BTreeMap<u64, Symbol>,
     reasons: BTreeMap<u32, String>,
     /// Reasons that were looked for.
     searched: BTreeSet<u32>,
@@ -31,7 +29,12 @@ const LAST_OF_CORE: u32 = 0xffff;
 
 impl DropNames {
     /// The dropped packets, most packets first.
-    pub(crate) fn drops(&mut self, entries: Vec<Entry>, cgroups: &Cgroups) -> Vec<DroppedPackets> {
+    pub(crate) fn drops(
+        &mut self,
+        entries: Vec<Entry>,
+        cgroups: &Cgroups,
+        functions: &mut Functions,
+    ) -> Vec<DroppedPackets> {
         let mut all: BTreeMap<[u64; layout::KEY_WORDS], Entry> = BTreeMap::new();
         // Each CPU has its own slots, and sometimes two for one key.
         for entry in entries {
@@ -46,21 +49,21 @@ impl DropNames {
                 None => _ = all.insert(entry.key, entry),
             }
         }
-        self.learn(all.keys().map(|key| key[layout::DROP_PLACE]).collect());
+        functions.learn(all.keys().map(|key| key[layout::DROP_PLACE]).collect());
         self.learn_reasons(
             all.keys().map(|key| halves(key[layout::DROP_REASON_ETHERTYPE]).0).collect(),
         );
         let mut drops: Vec<DroppedPackets> =
-            all.into_values().map(|it| self.named(it, cgroups)).collect();
+            all.into_values().map(|it| self.named(it, cgroups, functions)).collect();
         drops.sort_by(|a, b| b.packets.cmp(&a.packets).then_with(|| a.cmp(b)));
         drops
     }
 
-    fn named(&self, entry: Entry, cgroups: &Cgroups) -> DroppedPackets {
+    fn named(&self, entry: Entry, cgroups: &Cgroups, functions: &Functions) -> DroppedPackets {
         let (reason, ethertype) = halves(entry.key[layout::DROP_REASON_ETHERTYPE]);
         let (ifindex, netns) = halves(entry.key[layout::DROP_IFINDEX_NETNS]);
         let port = entry.key[layout::DROP_PORT];
-        let symbol = self.functions.get(&entry.key[layout::DROP_PLACE]);
+        let symbol = functions.get(entry.key[layout::DROP_PLACE]);
         DroppedPackets {
             function: symbol.map(|it| it.name.clone()).unwrap_or_default(),
             module: symbol.and_then(|it| it.module.clone()),
@@ -80,20 +83,6 @@ impl DropNames {
             packets: entry.sums[0],
             bytes: entry.sums[1],
         }
-    }
-
-    /// Finds the names of functions at these addresses.
-    fn learn(&mut self, addresses: BTreeSet<u64>) {
-        let new: BTreeSet<u64> =
-            addresses.into_iter().filter(|it| !self.functions.contains_key(it)).collect();
-        if new.is_empty() {
-            return;
-        }
-        let text = fs::read_to_string("/proc/kallsyms").unwrap_or_default();
-        let mut found = kallsyms::functions(&text, &new).unwrap_or_default();
-        let nameless = || Symbol { name: String::new(), module: None };
-        let named = |address| (address, found.remove(&address).unwrap_or_else(nameless));
-        self.functions.extend(new.into_iter().map(named));
     }
 
     /// Finds the names of these reasons: those of the kernel (5.17), and those of modules only if

@@ -64,7 +64,7 @@ enum { SKB_GSO_TCPV4 = 1 << 0, SKB_GSO_TCPV6 = 1 << 4 };
 /* include/linux/interrupt.h */
 enum { NET_TX_SOFTIRQ = 2, NET_RX_SOFTIRQ = 3 };
 /* include/linux/sched.h: task_struct.flags. */
-enum { PF_KTHREAD = 0x00200000 };
+enum { PF_WQ_WORKER = 0x00000020, PF_KTHREAD = 0x00200000 };
 /* The loopback device is the first of every network namespace (LOOPBACK_IFINDEX). */
 enum { LOOPBACK_IFINDEX = 1 };
 
@@ -229,6 +229,17 @@ struct task_struct {
 	s32 tgid;
 	struct task_struct *group_leader;
 	char comm[TASK_COMM_LEN];
+	void *set_child_tid, *worker_private; /* 5.17: the second */
+} KERNEL;
+
+/* kernel/kthread.c: what a kthread runs. */
+struct kthread {
+	void *data;
+} KERNEL;
+
+/* kernel/workqueue_internal.h: the data of a kthread that does the work of workqueues. */
+struct worker {
+	void *current_func;
 } KERNEL;
 
 /* kernel/sched/sched.h: what a CPU runs, and its idle task. */

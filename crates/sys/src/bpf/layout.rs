@@ -64,6 +64,8 @@ layout! {
     PROTOCOL_BIT = 16;
     CONNECTED_BIT = 24;
     ALIKE_BIT = 32;
+    /// Work of a workqueue: the word `READ_CGROUP` is the address of its function.
+    WORK_BIT = 40;
     // and of the key of a socket of a group, in `bpf/udp.bpf.c`
     MEMBER_SOCKET = 0;
     MEMBER_GROUP_PORT = 2;

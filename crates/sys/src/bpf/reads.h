@@ -70,6 +70,24 @@ static __always_inline void read_name(u64 (*name)[LAYOUT_LABEL_WORDS])
 	BPF_CORE_READ_INTO(name, task, group_leader, comm);
 }
 
+/* kernel/workqueue.c:current_wq_worker(): the function whose work this thread does; 0 for other threads. */
+static __always_inline u64 work_of_thread(void)
+{
+	const struct task_struct *task = (void *)bpf_get_current_task();
+	const struct worker *worker;
+	const struct kthread *kthread;
+
+	if (!bpf_core_field_exists(struct kthread, data) || !bpf_core_field_exists(struct worker, current_func) ||
+	    !(BPF_CORE_READ(task, flags) & PF_WQ_WORKER))
+		return 0;
+	if (bpf_core_field_exists(task->worker_private))
+		kthread = BPF_CORE_READ(task, worker_private);
+	else
+		kthread = BPF_CORE_READ(task, set_child_tid);
+	worker = BPF_CORE_READ(kthread, data);
+	return (u64)BPF_CORE_READ(worker, current_func);
+}
+
 /* Names the slot after the thread group that reads. */
 static __always_inline void label_reader(struct slot *slot)
 {
@@ -105,8 +123,11 @@ static __always_inline void count_read(const struct read *read, u64 bytes, u64 r
 	struct key key = {};
 	struct slot *slot;
 	bool fresh;
+	u64 work = read->in_kernel ? 0 : work_of_thread();
 
-	if (!read->in_kernel) {
+	if (work) {
+		key.word[LAYOUT_READ_CGROUP] = work;
+	} else if (!read->in_kernel) {
 		mark_reader();
 		key.word[LAYOUT_READ_CGROUP] = bpf_get_current_cgroup_id();
 		key.word[LAYOUT_READ_TGID_NETNS] = bpf_get_current_pid_tgid() >> 32 << 32;
@@ -116,11 +137,11 @@ static __always_inline void count_read(const struct read *read, u64 bytes, u64 r
 	key.word[LAYOUT_READ_CPUS] = (u64)(u32)read->protocol_cpu << 32 | (u32)read->poll_cpu;
 	key.word[LAYOUT_READ_KINDS] = (u64)read->connected << LAYOUT_CONNECTED_BIT | read->protocol << LAYOUT_PROTOCOL_BIT |
 				      read->resolved << LAYOUT_RESOLVED_BIT |
-				      read->approximate << LAYOUT_APPROXIMATE_BIT;
+				      read->approximate << LAYOUT_APPROXIMATE_BIT | (u64)!!work << LAYOUT_WORK_BIT;
 	slot = slot_of_reader(&key, &fresh);
 	if (!slot)
 		return;
-	if (fresh && !read->in_kernel)
+	if (fresh && !read->in_kernel && !work)
 		label_reader(slot);
 	add(slot, bytes, reads);
 	__sync_fetch_and_add(&slot->sum[2], packets);

@@ -18,6 +18,7 @@ use crate::bpf::decode::{
     consumption, cpu_times, forwarded, group_reads, ip_packets, polls, sampled, since, wakeups,
 };
 use crate::bpf::drops::DropNames;
+use crate::bpf::functions::Functions;
 use crate::bpf::load::{LoadContext, Loaded, READERS, Source, load, load_first, reason};
 pub use crate::bpf::options::Options;
 use crate::bpf::own_cost::{self, Unlisted};
@@ -50,6 +51,7 @@ pub struct Tracer {
     refused: Vec<Hook>,
     cgroups: Cgroups,
     names: DropNames,
+    functions: Functions,
     /// When the programs were attached; `None` while paused.
     since: Option<Instant>,
     /// How long the programs were attached between the last read and the last pause.
@@ -101,6 +103,7 @@ impl Tracer {
             refused,
             cgroups: Cgroups::new(),
             names: DropNames::default(),
+            functions: Functions::default(),
             since: Some(Instant::now()),
             attached: Duration::ZERO,
             windowed: false,
@@ -259,7 +262,8 @@ impl Tracer {
             if let Some(table) = &mut tables.ip_packets {
                 attribution.ip_packets = ip_packets(table.drain(full), &reads);
             }
-            attribution.consumption = consumption(reads, &attribution.polls, &self.cgroups);
+            attribution.consumption =
+                consumption(reads, &attribution.polls, &self.cgroups, &mut self.functions);
             attribution.wakeups = wakeups(tables.wakeups.drain(full));
             attribution.cpu_time = since(&times, &self.before.times);
             self.before.times = times;
@@ -273,7 +277,8 @@ impl Tracer {
             attribution.lost_events = lost.saturating_sub(self.before.lost);
             self.before.lost = lost;
             attribution.forwarded = forwarded(tables.forwards.drain(full));
-            attribution.drops = self.names.drops(tables.drops.drain(full), &self.cgroups);
+            attribution.drops =
+                self.names.drops(tables.drops.drain(full), &self.cgroups, &mut self.functions);
             if let Some(sockets) = &mut self.packet_sockets {
                 match sockets.read() {
                     Ok(read) => attribution.packet_sockets = read,

@@ -58,7 +58,7 @@ fn with_reads(rows: Vec<(f64, Evidence)>, cause: LoadCause) -> (f64, LoadCause) 
 /// What one process reads.
 fn read(of: &ConsumerShare, distance: String) -> (f64, Evidence) {
     let cpus: CpuSet = of.cpus.keys().copied().collect();
-    let what = format!("{} (pid {}) reads on cpus {cpus}{distance}", of.comm, of.tgid);
+    let what = format!("{} reads on cpus {cpus}{distance}", of.label());
     (of.bytes_per_s, Evidence::new(what, Measure::BytesPerSecond(of.bytes_per_s), SOURCE))
 }
 

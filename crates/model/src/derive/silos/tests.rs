@@ -202,7 +202,7 @@ fn local_foreign_and_unresolved_data_belongs_to_no_silo() {
         poll_cpu: None,
         protocol_cpu: None,
         consumer_cpu: CpuId(1),
-        consumer: Consumer { tgid: 7, comm: "x".into(), cgroup: None, netns: 0 },
+        consumer: Consumer { tgid: 7, comm: "x".into(), work: false, cgroup: None, netns: 0 },
         protocol: Protocol::Udp,
         bytes,
         events: 1,
@@ -387,6 +387,37 @@ fn wakeups_are_counted_by_the_cpu_where_the_reader_slept() {
 fn uncounted_wakeups_are_absent_and_not_zero() {
     let silo = &silos_of(&scene().observation()).queues[0];
     assert_eq!(silo.consumers[0].wakeups_per_s, None);
+}
+
+/// They are counted by process: of several together, and of the kernel's work, they are not known.
+#[test]
+fn only_a_process_has_wakeups() {
+    let mut scene = scene();
+    scene.netdevs[0].queues[0].wakeups_per_s = 400;
+    let mut observation = scene.observation();
+    let reader = |observation: &Observation| {
+        let silos = silos_of(observation);
+        let consumer = &silos.queues[0].consumers[0];
+        (consumer.kind, consumer.wakeups_per_s.is_some(), consumer.label())
+    };
+    let (kind, counted, label) = reader(&observation);
+    assert_eq!((kind, counted), (ReaderKind::Process, true), "{label}");
+    for row in &mut observation.attribution.consumption {
+        row.consumer.tgid = 0;
+        row.consumer.comm = "dns".into();
+    }
+    let several = (ReaderKind::Processes, false, "dns (processes not told apart)".into());
+    assert_eq!(reader(&observation), several);
+    for row in &mut observation.attribution.consumption {
+        row.consumer.comm.clear();
+    }
+    assert_eq!(reader(&observation), (ReaderKind::Kernel, false, "softirq (kernel)".into()));
+    for row in &mut observation.attribution.consumption {
+        row.consumer.comm = "xs_stream_data_receive_workfn [sunrpc]".into();
+        row.consumer.work = true;
+    }
+    let work = "xs_stream_data_receive_workfn [sunrpc] (kernel)".into();
+    assert_eq!(reader(&observation), (ReaderKind::Kernel, false, work));
 }
 
 #[test]

@@ -163,6 +163,7 @@ impl Reader {
             consumer: Consumer {
                 tgid: self.tgid(),
                 comm: self.comm.clone(),
+                work: false,
                 cgroup: None,
                 netns: NETNS,
             },

@@ -46,7 +46,7 @@ pub(super) fn listing(window: &Window, palette: Palette) -> Listing {
     consumers.sort_by(|(_, a), (_, b)| b.bytes_per_s.total_cmp(&a.bytes_per_s));
     Listing {
         columns: COLUMNS,
-        rows: consumers.iter().map(|(tgid, consumer)| row(*tgid, consumer, palette)).collect(),
+        rows: consumers.iter().map(|((tgid, _), consumer)| row(*tgid, consumer, palette)).collect(),
         empty: match window.report.attribution.source {
             AttributionSource::None => "consumers unknown: nothing was counted",
             AttributionSource::SockDiag => "no consumer of TCP was seen; others are not counted",
@@ -61,8 +61,8 @@ pub(super) fn listing(window: &Window, palette: Palette) -> Listing {
     }
 }
 
-fn consumers(window: &Window) -> BTreeMap<u32, Consumer<'_>> {
-    let mut all: BTreeMap<u32, Consumer<'_>> = BTreeMap::new();
+fn consumers(window: &Window) -> BTreeMap<(u32, &str), Consumer<'_>> {
+    let mut all: BTreeMap<(u32, &str), Consumer<'_>> = BTreeMap::new();
     let report = &window.report;
     for silo in report.netdevs.iter().flat_map(|netdev| &netdev.queues) {
         for share in &silo.consumers {
@@ -88,11 +88,11 @@ fn consumers(window: &Window) -> BTreeMap<u32, Consumer<'_>> {
 }
 
 fn add<'a, 'b>(
-    all: &'b mut BTreeMap<u32, Consumer<'a>>,
+    all: &'b mut BTreeMap<(u32, &'a str), Consumer<'a>>,
     share: &'a ConsumerShare,
     queue: String,
 ) -> &'b mut Consumer<'a> {
-    let consumer = all.entry(share.tgid).or_default();
+    let consumer = all.entry((share.tgid, &share.comm)).or_default();
     consumer.comm = &share.comm;
     consumer.cgroup = share.cgroup.as_deref();
     consumer.container = share.container.as_deref();
