@@ -1,5 +1,5 @@
-//! Decodes the table of `bpf/drops.bpf.c`: the BTF of the kernel and its modules has the names of the
-//! reasons.
+//! Decodes the table of `bpf/drops.bpf.c`: the BTF of the kernel and its modules has the names of
+//! the reasons.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;

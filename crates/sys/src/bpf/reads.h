@@ -70,7 +70,7 @@ static __always_inline void read_name(u64 (*name)[LAYOUT_LABEL_WORDS])
 	BPF_CORE_READ_INTO(name, task, group_leader, comm);
 }
 
-/* kernel/workqueue.c:current_wq_worker(): the function whose work this thread does; 0 for other threads. */
+/* The function whose work this thread does; 0 unless it is one of a workqueue (current_wq_worker()). */
 static __always_inline u64 work_of_thread(void)
 {
 	const struct task_struct *task = (void *)bpf_get_current_task();
