@@ -70,7 +70,7 @@ static __always_inline void read_name(u64 (*name)[LAYOUT_LABEL_WORDS])
 	BPF_CORE_READ_INTO(name, task, group_leader, comm);
 }
 
-/* The function whose work this thread does; 0 unless it is one of a workqueue (current_wq_worker()). */
+/* The function whose work a workqueue's thread does (current_wq_worker()); 0 for other threads. */
 static __always_inline u64 work_of_thread(void)
 {
 	const struct task_struct *task = (void *)bpf_get_current_task();
