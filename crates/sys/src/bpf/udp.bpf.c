@@ -19,9 +19,10 @@
  * sock_recv_length runs when the packet is gone. Packets are read in the order in which they were
  * queued, so each read records the first unread packet for the next read. If all packets were read,
  * cgroup_skb/ingress at the root of cgroup v2 records the next one before it is queued. The record
- * may be that of a neighbouring packet if two threads read a socket, or two CPUs deliver to it, in
- * the same microsecond. Without a record (no cgroup v2) the socket's values count. The kernel
- * stores them once per socket, so the row is marked approximate.
+ * may be that of a neighbouring packet if in the same microsecond two threads read a socket, two
+ * CPUs deliver to it, or one packet is queued and another read while the next arrives. Without a
+ * record (no cgroup v2) the socket's values count. The kernel stores them once per socket, so the
+ * row is marked approximate.
  *
  * Sockets of a SO_REUSEPORT group also have a row each, which shows whether one of them gets all.
  *
@@ -283,7 +284,9 @@ static __always_inline void record(struct unread *unread, const struct sock *sk,
 	find_origin(&datagram, &origin);
 	unread->origin = origin;
 	unread->pieces = datagram.pieces;
+	barrier(); /* A reader that sees `reads` sees the rest. */
 	unread->reads = reads;
+	barrier();
 }
 
 /* The record of the packet that a reader has just taken, or NULL. */
@@ -332,11 +335,12 @@ int udp_arrives(struct __sk_buff *context)
 	if (!queue)
 		return PASS;
 	reads = queue->reads;
+	/* Before `last`, which a reader may take for an earlier packet until then. */
+	if (queue->first.reads != reads && queue->next.reads != reads) {
+		first = first_queued(sk);
+		record(&queue->next, sk, first ? first : skb, reads);
+	}
 	record(&queue->last, sk, skb, reads);
-	if (queue->first.reads == reads || queue->next.reads == reads)
-		return PASS;
-	first = first_queued(sk);
-	record(&queue->next, sk, first ? first : skb, reads);
 	return PASS;
 }
 
