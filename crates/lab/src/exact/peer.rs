@@ -2,10 +2,13 @@
 
 use std::io::ErrorKind;
 use std::net::{SocketAddr, TcpStream};
+use std::num::NonZeroU32;
+use std::os::fd::OwnedFd;
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
+use rustix::net::{AddressFamily, Protocol, SocketType, socket};
 
 /// How long senders wait for their receiver.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
@@ -26,6 +29,27 @@ pub(crate) fn connect(to: SocketAddr) -> Result<TcpStream> {
             Err(_) => sleep(Duration::from_millis(50)),
         }
     }
+}
+
+/// The same by SCTP.
+pub(crate) fn connect_sctp(to: SocketAddr) -> Result<TcpStream> {
+    let deadline = Instant::now() + PATIENCE;
+    loop {
+        let socket = sctp()?;
+        match rustix::net::connect(&socket, &to) {
+            Ok(()) => return Ok(socket.into()),
+            Err(error) if Instant::now() > deadline => {
+                return Err(error).with_context(|| format!("cannot connect to {to}"));
+            }
+            Err(_) => sleep(Duration::from_millis(50)),
+        }
+    }
+}
+
+/// An IPv4 socket of SCTP.
+pub(crate) fn sctp() -> rustix::io::Result<OwnedFd> {
+    let protocol = NonZeroU32::new(132).map(Protocol::from_raw);
+    socket(AddressFamily::INET, SocketType::STREAM, protocol)
 }
 
 /// Whether the receiver of a datagram was not reachable yet, or its host has no route or address.

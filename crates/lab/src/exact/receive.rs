@@ -2,14 +2,15 @@
 
 use std::fs::File;
 use std::io::Read;
-use std::net::{TcpListener, TcpStream};
+use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::thread::ScopedJoinHandle;
 
 use anyhow::{Context, Result, anyhow, bail, ensure};
 use rustix::net::sockopt::{Timeout, set_socket_timeout};
-use rustix::net::{RecvFlags, recv};
+use rustix::net::{RecvFlags, bind, listen, recv};
 use rustix::pipe::{SpliceFlags, pipe, splice};
 
+use crate::exact::peer::sctp;
 use crate::exact::receive_args::{Mode, Receive};
 use crate::exact::received::{Received, ReceivedSocket, incoming_napi_id};
 use crate::exact::{receive_udp, uring, zerocopy};
@@ -36,7 +37,10 @@ pub(crate) fn run(receive: &Receive) -> Result<Received> {
             }
         } else {
             let listen = |at| {
-                let listener = TcpListener::bind((bind, port + at))?;
+                let listener = match receive.mode {
+                    Mode::Sctp => listening((bind, port + at).into())?,
+                    _ => TcpListener::bind((bind, port + at))?,
+                };
                 set_socket_timeout(&listener, Timeout::Recv, Some(receive.patience()))?;
                 Ok(listener)
             };
@@ -63,12 +67,20 @@ pub(crate) fn run(receive: &Receive) -> Result<Received> {
     Ok(Received { pid: std::process::id(), bytes, sockets })
 }
 
+/// One-to-one sockets of SCTP are used like those of TCP.
+fn listening(at: SocketAddr) -> rustix::io::Result<TcpListener> {
+    let socket = sctp()?;
+    bind(&socket, &at)?;
+    listen(&socket, 128)?;
+    Ok(socket.into())
+}
+
 fn tcp(receive: &Receive, mut stream: TcpStream) -> Result<ReceivedSocket> {
     stream.set_read_timeout(Some(receive.patience()))?;
     let mut counts = ReceivedSocket::default();
     let mut buffer = vec![0; READ_BYTES];
     match receive.mode {
-        Mode::Recv => while counts.count_read(stream.read(&mut buffer)?) {},
+        Mode::Recv | Mode::Sctp => while counts.count_read(stream.read(&mut buffer)?) {},
         Mode::Peek => loop {
             let (peeked, _) = recv(&stream, &mut buffer[..], RecvFlags::PEEK)?;
             // At the end of the stream both calls return 0.

@@ -10,7 +10,7 @@ use anyhow::{Context, Result, anyhow, bail};
 use clap::Args;
 use rustix::fs::{MemfdFlags, memfd_create, sendfile};
 
-use crate::exact::peer::{PATIENCE, connect, is_not_there};
+use crate::exact::peer::{PATIENCE, connect, connect_sctp, is_not_there};
 
 /// Send an exact number of bytes; fail unless all were sent
 #[derive(Debug, Clone, Args)]
@@ -18,6 +18,9 @@ pub struct Send {
     /// Send datagrams instead of streams
     #[arg(long)]
     pub udp: bool,
+    /// Send by SCTP, a message per write
+    #[arg(long, conflicts_with = "udp")]
+    pub sctp: bool,
     /// Address of the receiver
     #[arg(long)]
     pub dest: IpAddr,
@@ -58,6 +61,7 @@ impl Send {
 
     /// Runs a thread per flow once all are connected, so that none ends before another one starts.
     fn streams(&self) -> Result<()> {
+        let connect = if self.sctp { connect_sctp } else { connect };
         let streams = self.destinations().map(connect).collect::<Result<Vec<_>>>()?;
         std::thread::scope(|scope| {
             let start = |stream| scope.spawn(move || self.stream(stream));
@@ -87,6 +91,9 @@ impl Send {
             pace.iter_mut().for_each(Pace::wait);
         }
         stream.shutdown(Shutdown::Write)?;
+        if self.sctp {
+            return Ok(()); // it has no half-closed connections
+        }
         // Wait until the receiver has read everything and closed: then nothing is in flight.
         std::io::copy(&mut stream, &mut std::io::sink()).context("the receiver has failed")?;
         Ok(())

@@ -6,6 +6,7 @@
 
 #![allow(clippy::unwrap_used, clippy::panic, clippy::print_stdout)] // helpers of tests are tests
 
+mod containers;
 mod forwarding;
 mod kernel_work;
 mod servers;
@@ -21,8 +22,6 @@ use netsilo_model::machine::ids::NapiId;
 use netsilo_model::snapshot::attribution::{Attribution, Consumption, Protocol, QueueResolution};
 
 const PATIENCE: Duration = Duration::from_secs(120);
-/// To a container. The bytes are per flow.
-const CONTAINER: Traffic = Traffic { flows: 8, bytes: 100_001 };
 /// An option of [`traced_with`].
 const TRACEPOINTS: &str = "--tracepoints";
 /// The name of the processes of [`exact`].
@@ -35,10 +34,11 @@ fn kernel_6_1_with_virtio_net() {
     in_a_guest(Kernel::V6_1, NicModel::VirtioNet, |lab| {
         every_way_of_reading_is_counted_to_the_byte(lab);
         servers::servers_count_what_netsilo_counts(lab);
-        a_container_behind_a_veth_is_resolved_by(lab, &[QueueResolution::FiveTuple]);
+        containers::behind_a_veth_are_resolved_by(lab, &[QueueResolution::FiveTuple]);
         a_server_that_sleeps_is_woken_from_the_cpu_of_the_interrupt(lab);
         under_rps_both_cpus_are_reported(lab);
         forwarding::is_attributed_on_a_router(lab, NicModel::VirtioNet);
+        sctp_is_counted_to_the_byte(lab);
         kernel_work::is_named_by_its_function(lab);
     });
 }
@@ -48,7 +48,7 @@ fn kernel_6_1_with_virtio_net() {
 fn kernel_6_12_with_igb() {
     in_a_guest(Kernel::V6_12, NicModel::Igb, |lab| {
         bytes_of_each_queue_are_those_of_its_sockets(lab);
-        a_container_behind_a_veth_is_resolved_by(lab, &[QueueResolution::FlowHash]);
+        containers::behind_a_veth_are_resolved_by(lab, &[QueueResolution::FlowHash]);
         forwarding::is_attributed_in_every_way(lab, NicModel::Igb);
     });
 }
@@ -60,6 +60,8 @@ fn kernel_6_12_with_igb_in_every_way() {
     in_a_guest(Kernel::V6_12, NicModel::Igb, |lab| {
         every_way_of_reading_is_counted_to_the_byte(lab);
         a_server_that_sleeps_is_woken_from_the_cpu_of_the_interrupt(lab);
+        containers::of_other_stacks_are_resolved(lab);
+        sctp_is_counted_to_the_byte(lab);
         kernel_work::is_named_by_its_function(lab);
     });
 }
@@ -70,6 +72,7 @@ fn newest_kernel_with_virtio_net() {
         every_way_of_reading_is_counted_to_the_byte(lab);
         tracepoints_count_each_datagram_for_its_queue(lab);
         forwarding::is_attributed_on_a_router(lab, NicModel::VirtioNet);
+        sctp_is_counted_to_the_byte(lab);
         kernel_work::is_named_by_its_function(lab);
     });
 }
@@ -79,7 +82,8 @@ fn newest_kernel_with_virtio_net() {
 #[ignore = "too slow for make test: make test-long"]
 fn newest_kernel_with_virtio_net_in_every_way() {
     in_a_guest(Kernel::Newest, NicModel::VirtioNet, |lab| {
-        a_container_behind_a_veth_is_resolved_by(lab, &[QueueResolution::FiveTuple]);
+        containers::of_other_stacks_are_resolved(lab);
+        containers::behind_a_veth_are_resolved_by(lab, &[QueueResolution::FiveTuple]);
         a_server_that_sleeps_is_woken_from_the_cpu_of_the_interrupt(lab);
         under_rps_both_cpus_are_reported(lab);
         forwarding::is_attributed_in_every_way(lab, NicModel::VirtioNet);
@@ -160,6 +164,26 @@ fn of(attribution: &Attribution, pid: u32) -> Vec<&Consumption> {
 
 fn sum<'a>(reads: impl IntoIterator<Item = &'a &'a Consumption>) -> u64 {
     reads.into_iter().map(|read| read.bytes).sum()
+}
+
+/// Within the guest: the host's kernel may not have SCTP.
+fn sctp_is_counted_to_the_byte(lab: &Lab) {
+    lab.sh("modprobe sctp").unwrap();
+    let program = exact::program().unwrap();
+    let all = "--port 7000 --flows 4 --bytes 200001";
+    let (mut received, program) = (None, program.display());
+    let attribution = traced(lab, || {
+        let receive = format!("'{program}' exact receive --mode sctp {all} --cpus 5");
+        let receiver = lab.spawn(&receive).unwrap();
+        lab.sh(&format!("'{program}' exact send --sctp --dest 127.0.0.1 {all}")).unwrap();
+        let text = receiver.wait(PATIENCE).unwrap().ok().unwrap().text().into_owned();
+        received = Some(serde_json::from_str::<Received>(&text).unwrap());
+    });
+    let received = received.unwrap();
+    let reads = of(&attribution, received.pid);
+    assert_eq!((received.bytes, sum(&reads)), (4 * 200_001, 4 * 200_001), "{reads:#?}");
+    let expected = |it: &&Consumption| it.protocol == Protocol::Sctp && it.consumer_cpu == CpuId(5);
+    assert!(reads.iter().all(expected), "{reads:#?}");
 }
 
 fn every_way_of_reading_is_counted_to_the_byte(lab: &Lab) {
@@ -293,41 +317,6 @@ fn tracepoints_count_each_datagram_for_its_queue(lab: &Lab) {
         assert!(reads.iter().all(is_exact), "{mode}: {reads:#?}");
         a_queue_has_one_napi_which_its_device_polls(&attribution);
     }
-}
-
-/// Creates a network namespace in the guest, with the guest as its router.
-fn a_container_behind_a_veth_is_resolved_by(lab: &Lab, expected: &[QueueResolution]) {
-    lab.sh("ip netns add inside; ip link add outer type veth peer name inner netns inside; \
-         ip addr add 10.78.0.1/24 dev outer; ip link set outer up; \
-         echo 1 > /proc/sys/net/ipv4/ip_forward; \
-         ip -n inside addr add 10.78.0.2/24 dev inner; ip -n inside link set inner up; \
-         ip -n inside route add default via 10.78.0.1")
-        .unwrap();
-    let guest = Lab::guest_address(0);
-    lab.peer(0).unwrap().sh(&format!("ip route replace 10.78.0.0/24 via {guest}")).unwrap();
-    let inside = "ip netns exec inside";
-    let mut consumed = Vec::new();
-    let attribution = traced(lab, || {
-        for mode in ["recv", "udp-connected", "udp-unconnected"] {
-            consumed.push((mode, passed(lab, inside, "10.78.0.2", mode, CONTAINER)));
-        }
-    });
-    let netns: u32 = lab.sh("stat -Lc %i /run/netns/inside").unwrap().trim().parse().unwrap();
-    for (mode, truth) in &consumed {
-        let reads = of(&attribution, truth.pid);
-        accounted(lab, &attribution, sum(&reads), truth);
-        let (resolved, others): (Vec<_>, Vec<_>) =
-            reads.into_iter().partition(|read| expected.contains(&read.resolved));
-        // A lost event may be the first one of a flow, which identifies its queue.
-        let most = attribution.lost_events * CONTAINER.bytes;
-        assert!(sum(&others) <= most && !resolved.is_empty(), "{mode}: {others:#?}");
-        for read in resolved {
-            assert_eq!(read.consumer.netns, netns);
-            let polls = attribution.polls.iter().find(|poll| Some(poll.napi) == read.napi).unwrap();
-            assert!(polls.netdev == "eth0" && read.rx_queue.is_some(), "{mode}: {read:#?}");
-        }
-    }
-    lab.sh("ip netns del inside; echo 0 > /proc/sys/net/ipv4/ip_forward").unwrap();
 }
 
 /// The NIC interrupts CPU 1, and the server runs on CPU 5. Each time the server sleeps, CPU 1 wakes

@@ -179,7 +179,11 @@ impl<'a> Arrivals<'a> {
         if arrived == 0 {
             return None;
         }
-        let read = silo.bytes_per_s.unwrap_or(0.0);
+        let napi = silo.napi.as_ref().map(|it| it.to);
+        let others = self.attribution.consumption.iter().filter(|it| it.napi == napi);
+        let others = others.filter(|it| !it.protocol.is_counted_on_entry());
+        let others: u64 = others.map(|it| it.bytes).sum();
+        let read = (silo.bytes_per_s.unwrap_or(0.0) - others as f64 / seconds).max(0.0);
         let forwarded: f64 = silo.forwards.iter().map(|to| to.bytes_per_s).sum();
         Some(self.rest(arrived as f64 / seconds, read, forwarded + self.unresolved))
     }
@@ -203,7 +207,8 @@ impl<'a> Arrivals<'a> {
             .attribution
             .consumption
             .iter()
-            .filter(|it| it.consumer.netns == netns && it.resolved == QueueResolution::Local);
+            .filter(|it| it.consumer.netns == netns && it.resolved == QueueResolution::Local)
+            .filter(|it| it.protocol.is_counted_on_entry());
         let read = per_s(local.map(|it| it.bytes).sum()) + self.unresolved;
         (arrived > 0.0).then(|| UnreadOnBacklogs {
             netdevs: names.into_values().collect(),

@@ -452,8 +452,17 @@ pub enum Protocol {
     Raw,
     /// A raw socket or ping socket of ICMP or ICMPv6.
     Icmp,
+    Sctp,
     /// Read from a packet socket (`AF_PACKET`): copies of what others may receive too.
     Packet,
+}
+
+impl Protocol {
+    /// Whether its payload is counted where packets enter
+    /// ([`IpClass`](super::ip_packets::IpClass)).
+    pub fn is_counted_on_entry(self) -> bool {
+        !matches!(self, Self::Icmp | Self::Sctp)
+    }
 }
 
 /// How the NAPI instance and queue of a consumption were found.

@@ -48,6 +48,8 @@ enum Role {
         #[arg(long)]
         after: bool,
     },
+    /// Pin a tc program that gives packets for an address to the peer of a netdev
+    PinRedirectPeer { ifindex: i32, to: Ipv4Addr, path: PathBuf },
     /// Connect and send to one of the following two
     NicClient { address: String },
     /// Receive, and check the data of virtio-net
@@ -62,9 +64,47 @@ fn main() {
         Role::SendDatagrams { count, to } => send_datagrams(count, to),
         Role::WithoutPrivilege => without_privilege(),
         Role::ApplyAndBeKilled { root, write, after } => apply_and_be_killed(&root, write, after),
+        Role::PinRedirectPeer { ifindex, to, path } => pin_redirect_peer(ifindex, to, &path),
         Role::NicClient { address } => nic::client(&address),
         Role::NicVirtio { address } => nic::virtio_server(&address),
         Role::NicIgb { address } => nic::igb_server(&address),
+    }
+}
+
+/// Loaded without a library: the destination in the IPv4 header is compared.
+#[allow(unsafe_code)]
+fn pin_redirect_peer(ifindex: i32, to: Ipv4Addr, path: &Path) {
+    const REDIRECT_PEER: i32 = 155; // bpf_redirect_peer()
+    const DESTINATION: i32 = 14 + 16;
+    let instruction = |code, (dst, src): (u8, u8), off, imm| {
+        let mut instruction = libbpf_sys::bpf_insn { code, off, imm, ..Default::default() };
+        instruction.set_dst_reg(dst);
+        instruction.set_src_reg(src);
+        instruction
+    };
+    let address = i32::from_ne_bytes(u32::from(to).to_ne_bytes());
+    let instructions = [
+        instruction(0xbf, (6, 1), 0, 0),             // r6 = r1
+        instruction(0x20, (0, 0), 0, DESTINATION),   // r0 = packet
+        instruction(0x56, (0, 0), 4, address),       // if w0 != address goto + 4
+        instruction(0xb7, (1, 0), 0, ifindex),       // r1 = ifindex
+        instruction(0xb7, (2, 0), 0, 0),             // r2 = 0
+        instruction(0x85, (0, 0), 0, REDIRECT_PEER), // r0 = call
+        instruction(0x95, (0, 0), 0, 0),             // exit
+        instruction(0xb7, (0, 0), 0, 0),             // r0 = TC_ACT_OK
+        instruction(0x95, (0, 0), 0, 0),             // exit
+    ];
+    let count = instructions.len() as libbpf_sys::size_t;
+    let path = std::ffi::CString::new(path.to_str().unwrap()).unwrap();
+    let (name, license) = (c"redirect_peer".as_ptr(), c"GPL".as_ptr());
+    // SAFETY: the strings end in NUL, and the instruction count is correct; null requests no
+    // options.
+    unsafe {
+        let (kind, options) = (libbpf_sys::BPF_PROG_TYPE_SCHED_CLS, std::ptr::null_mut());
+        let instructions = instructions.as_ptr();
+        let program = libbpf_sys::bpf_prog_load(kind, name, license, instructions, count, options);
+        assert!(program >= 0, "{program}");
+        assert_eq!(libbpf_sys::bpf_obj_pin(program, path.as_ptr()), 0);
     }
 }
 

@@ -14,7 +14,7 @@
 #include "pieces.h"
 #include <bpf/bpf_tracing.h>
 
-enum { IPPROTO_FRAGMENT = 44, IPPROTO_SCTP = 132 };
+enum { IPPROTO_FRAGMENT = 44 };
 enum { FRAGMENT = LAYOUT_FLAG_FRAGMENT, IPV6 = LAYOUT_FLAG_IPV6, IP = LAYOUT_FLAG_IP };
 
 struct arrived {

@@ -1,12 +1,13 @@
 // SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause)
 /*
- * Which consumer reads how many bytes of sockets other than TCP's and UDP's (MPTCP, raw, ICMP,
- * packet), on which CPU, from which queue?
+ * Which consumer reads how many bytes of sockets other than TCP's and UDP's (MPTCP, SCTP, raw,
+ * ICMP, packet), on which CPU, from which queue?
  *
  * Their reads copy packets with skb_copy_datagram_iter(). The copied packet has its socket, NAPI
  * id, queue, hash, and the CPU that allocated (and so polled) it. MPTCP moves the packets of all
  * subflows to one socket. The hook runs for TCP too, so it is attached only if it is asked for, or
- * a program has used MPTCP. A peek counts like a read. Not seen: splice, rings of packet sockets.
+ * if a program has used MPTCP or SCTP. A peek counts like a read. Not seen: splice, rings of packet
+ * sockets.
  *
  * Decoded in decode.rs; its row is in docs/kernel.md.
  */
@@ -27,6 +28,8 @@ static __always_inline u32 protocol_of(const struct sock *sk)
 		return 0;
 	if (protocol == IPPROTO_MPTCP)
 		return TCP;
+	if (protocol == IPPROTO_SCTP)
+		return SCTP;
 	if ((protocol == IPPROTO_ICMP || protocol == IPPROTO_ICMPV6) && (type == SOCK_RAW || type == SOCK_DGRAM))
 		return ICMP;
 	return type == SOCK_RAW ? RAW : 0;

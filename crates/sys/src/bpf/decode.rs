@@ -240,6 +240,7 @@ impl Read {
             layout::PROTOCOL_RAW => Protocol::Raw,
             layout::PROTOCOL_ICMP => Protocol::Icmp,
             layout::PROTOCOL_PACKET => Protocol::Packet,
+            layout::PROTOCOL_SCTP => Protocol::Sctp,
             _ => return None,
         };
         let resolved = match field(kinds, layout::RESOLVED_BIT) {

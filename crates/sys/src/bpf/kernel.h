@@ -50,7 +50,7 @@ enum {
 enum { AF_INET = 2, AF_INET6 = 10 };
 enum { SOCK_DGRAM = 2 };
 enum { MSG_PEEK = 2 };
-enum { IPPROTO_ICMP = 1, IPPROTO_TCP = 6, IPPROTO_UDP = 17, IPPROTO_ICMPV6 = 58, IPPROTO_MPTCP = 262 };
+enum { IPPROTO_ICMP = 1, IPPROTO_TCP = 6, IPPROTO_UDP = 17, IPPROTO_ICMPV6 = 58, IPPROTO_SCTP = 132, IPPROTO_MPTCP = 262 };
 enum { ETH_P_IP = 0x0800, ETH_P_8021Q = 0x8100, ETH_P_IPV6 = 0x86dd, ETH_P_8021AD = 0x88a8 };
 enum { TASK_COMM_LEN = 16, IFNAMSIZ = 16 };
 /* include/net/tcp_states.h */

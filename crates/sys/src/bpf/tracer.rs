@@ -45,7 +45,8 @@ pub struct Tracer {
     packet_sockets: Option<PacketSockets>,
     /// Whether the program that counts forwarded packets is loaded.
     forward: bool,
-    /// Whether the program that counts reads of MPTCP, raw and packet sockets is loaded.
+    /// Whether the program that counts reads of MPTCP, SCTP, raw and packet sockets is
+    /// loaded.
     copied: bool,
     /// Every hook with its reason, if nothing could be loaded.
     refused: Vec<Hook>,
@@ -154,7 +155,7 @@ impl Tracer {
             let loaded = self.load_later(&Source::forward());
             self.loaded.extend(loaded);
         }
-        if !self.copied && (self.options.ip_packets || uses_mptcp()) {
+        if !self.copied && (self.options.ip_packets || uses_mptcp_or_sctp()) {
             self.copied = true;
             let loaded = self.load_later(&Source::copied());
             self.loaded.extend(loaded);
@@ -408,12 +409,13 @@ fn may_forward() -> bool {
     routes || netdevs.into_iter().any(|netdev| netdev.path().join("brport").exists())
 }
 
-/// Whether a program has opened an MPTCP socket since boot, in any network namespace; also if that
-/// cannot be read.
-fn uses_mptcp() -> bool {
+/// Whether a program has opened an MPTCP or SCTP socket since boot, in any network namespace; also
+/// if that cannot be read.
+fn uses_mptcp_or_sctp() -> bool {
     let Ok(caches) = fs::read_to_string("/proc/slabinfo") else { return true };
-    let sockets = caches.lines().filter(|line| line.starts_with("MPTCP"));
-    sockets.into_iter().any(|line| line.split_whitespace().nth(1).is_some_and(|it| it != "0"))
+    let is_theirs = |line: &&str| line.starts_with("MPTCP") || line.starts_with("SCTP");
+    let mut sockets = caches.lines().filter(is_theirs);
+    sockets.any(|line| line.split_whitespace().nth(1).is_some_and(|it| it != "0"))
 }
 
 /// Attaches the programs for one window, waits, and returns the counts.

@@ -5,7 +5,7 @@ use crate::derive::rates::rates;
 use crate::derive::silo::Silo;
 use crate::derive::silos::silos;
 use crate::derive::silos::tests::{scene, silos_of};
-use crate::snapshot::attribution::{Hook, OTHER_SOCKETS, QueueResolution};
+use crate::snapshot::attribution::{Hook, OTHER_SOCKETS, Protocol, QueueResolution};
 use crate::snapshot::drops::{self, DroppedPackets};
 use crate::snapshot::ip_packets::{self, IpPackets};
 use crate::snapshot::netdev::Xdp;
@@ -89,7 +89,7 @@ fn what_arrived_on_a_queue_and_nobody_took_is_said_with_who_may_have_it() {
         }];
     });
     let takers = "probably ids (pid 7, AF_XDP: 40 packets), the XDP program of eth0, a reader by \
-                  MPTCP or raw sockets, which are not counted here";
+                  MPTCP, SCTP or raw sockets, which are not counted here";
     assert!(notes.iter().any(|it| it.ends_with(takers)), "{notes:?}");
 }
 
@@ -163,4 +163,18 @@ fn what_was_read_from_another_queue_beyond_its_own_is_not_unread() {
         host.attribution.consumption.push(read);
     });
     assert_eq!((silo.unread, silo.unknown_share), (None, 0.0));
+}
+
+#[test]
+fn reads_of_protocols_that_are_not_counted_on_entry_fill_no_gap() {
+    let read = |protocol| {
+        let (silo, _) = unread(|host| {
+            let mut row = host.attribution.consumption[0].clone();
+            (row.protocol, row.bytes) = (protocol, 300_000 * SECONDS);
+            host.attribution.consumption.push(row);
+        });
+        silo.unread.map(|it| it.bytes_per_s.round())
+    };
+    assert_eq!(read(Protocol::Udp), None);
+    assert_eq!([Protocol::Sctp, Protocol::Icmp].map(read), [Some(300_000.0); 2]);
 }
