@@ -15,33 +15,35 @@ pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
 
 /// Connects. Waits for a server that is not running yet.
 pub(crate) fn connect(to: SocketAddr) -> Result<TcpStream> {
+    until_there(to, || {
+        let stream = TcpStream::connect_timeout(&to, Duration::from_secs(3))?;
+        stream.set_nodelay(true)?;
+        Ok(stream)
+    })
+}
+
+/// The same by SCTP.
+pub(crate) fn connect_sctp(to: SocketAddr) -> Result<TcpStream> {
+    until_there(to, || {
+        let socket = sctp()?;
+        rustix::net::connect(&socket, &to)?;
+        Ok(socket.into())
+    })
+}
+
+fn until_there(
+    to: SocketAddr,
+    connect: impl Fn() -> std::io::Result<TcpStream>,
+) -> Result<TcpStream> {
     let deadline = Instant::now() + PATIENCE;
     loop {
-        match TcpStream::connect_timeout(&to, Duration::from_secs(3)) {
-            Ok(stream) => {
-                stream.set_nodelay(true)?;
-                return Ok(stream);
-            }
+        match connect() {
             Err(error) if Instant::now() > deadline => {
                 return Err(error).with_context(|| format!("cannot connect to {to}"));
             }
             // Refused, or no route yet: the server is about to start.
             Err(_) => sleep(Duration::from_millis(50)),
-        }
-    }
-}
-
-/// The same by SCTP.
-pub(crate) fn connect_sctp(to: SocketAddr) -> Result<TcpStream> {
-    let deadline = Instant::now() + PATIENCE;
-    loop {
-        let socket = sctp()?;
-        match rustix::net::connect(&socket, &to) {
-            Ok(()) => return Ok(socket.into()),
-            Err(error) if Instant::now() > deadline => {
-                return Err(error).with_context(|| format!("cannot connect to {to}"));
-            }
-            Err(_) => sleep(Duration::from_millis(50)),
+            Ok(stream) => return Ok(stream),
         }
     }
 }

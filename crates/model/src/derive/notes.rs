@@ -226,8 +226,7 @@ fn takers(observation: &Observation, netdevs: &[String], leased: Option<&str>) -
     let with_xdp = with_xdp.filter(|it| netdevs.contains(&it.name));
     takers.extend(with_xdp.map(|it| format!("the XDP program of {}", it.name)));
     if !counts_others {
-        takers
-            .push("a reader by MPTCP, SCTP or raw sockets, which are not counted here".to_owned());
+        takers.push("a reader by MPTCP or raw sockets, which are not counted here".to_owned());
     }
     if takers.is_empty() {
         return "they wait in a buffer, or a sockmap or the kernel itself takes them".to_owned();

@@ -8,6 +8,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::machine::cpuset::{CpuId, CpuSet};
 use crate::machine::ids::NapiId;
+pub use crate::snapshot::consumer::{Consumer, Protocol, ReaderKind};
 use crate::snapshot::count::{count, optional_count};
 use crate::snapshot::drops::{self, DroppedPackets};
 use crate::snapshot::flow::Flow;
@@ -393,76 +394,6 @@ pub struct Forwarded {
     /// Bytes with link-layer headers.
     #[serde(deserialize_with = "count")]
     pub bytes: u64,
-}
-
-/// A thread group that reads sockets.
-#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
-pub struct Consumer {
-    /// Thread group id, in the initial pid namespace. 0 for the kernel, for its work, and for
-    /// processes that are alike (name, cgroup, queue, CPUs) and were too many to be counted one by
-    /// one.
-    pub tgid: u32,
-    /// Its name (`/proc/<tgid>/comm`); empty for the kernel; of work, its function.
-    pub comm: String,
-    /// Whether this is work of the kernel (a workqueue's), which any of its threads may do.
-    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
-    pub work: bool,
-    /// Its cgroup path (v2), below `/sys/fs/cgroup`; `None` if it exited before the lookup.
-    pub cgroup: Option<String>,
-    /// Inode number of its network namespace; 0 if unknown.
-    pub netns: u32,
-}
-
-impl Consumer {
-    /// What this is.
-    pub fn kind(&self) -> ReaderKind {
-        match (self.tgid, self.comm.as_str()) {
-            _ if self.work => ReaderKind::Kernel,
-            (0, "") => ReaderKind::Kernel,
-            (0, _) => ReaderKind::Processes,
-            _ => ReaderKind::Process,
-        }
-    }
-}
-
-/// What reads the data of a queue.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
-#[serde(rename_all = "snake_case")]
-pub enum ReaderKind {
-    /// One process.
-    #[default]
-    Process,
-    /// Processes that were counted together because there were too many.
-    Processes,
-    /// Code of the kernel: a softirq, or work of a workqueue.
-    Kernel,
-}
-
-/// A transport protocol.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
-#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
-#[serde(rename_all = "snake_case")]
-#[expect(missing_docs, reason = "the names are complete")]
-pub enum Protocol {
-    /// MPTCP included.
-    Tcp,
-    Udp,
-    /// A raw socket of a protocol other than ICMP.
-    Raw,
-    /// A raw socket or ping socket of ICMP or ICMPv6.
-    Icmp,
-    Sctp,
-    /// Read from a packet socket (`AF_PACKET`): copies of what others may receive too.
-    Packet,
-}
-
-impl Protocol {
-    /// Whether its payload is counted where packets enter
-    /// ([`IpClass`](super::ip_packets::IpClass)).
-    pub fn is_counted_on_entry(self) -> bool {
-        !matches!(self, Self::Icmp | Self::Sctp)
-    }
 }
 
 /// How the NAPI instance and queue of a consumption were found.

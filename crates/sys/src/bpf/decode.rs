@@ -179,7 +179,8 @@ pub(crate) fn consumption(
     let consumed = |entry| {
         let mut read = Read::of(entry)?;
         if let Some(work) = work(&read.entry) {
-            read.entry.label = functions.get(work).map_or_else(String::new, Symbol::label);
+            let known = functions.get(work).filter(|it| !it.name.is_empty());
+            read.entry.label = known.map_or_else(|| "kworker".into(), Symbol::label);
             return Some(read.consumption(None, only_poller));
         }
         let path = || cgroups.path(read.cgroup, read.tgid());

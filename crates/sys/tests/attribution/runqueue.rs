@@ -17,19 +17,9 @@ use super::at;
 use super::in_own_netns;
 use super::reader::Reader;
 
-const RUNQUEUE: Options = Options {
-    time: true,
-    containers: true,
-    forwarding: true,
-    stages: false,
-    arrivals: false,
-    drops: false,
-    packet_sockets: false,
-    ip_packets: false,
-    runqueue: true,
-    trace_functions: true,
-    examined_per_s: None,
-};
+fn options() -> Options {
+    Options { runqueue: true, ..Options::exact() }
+}
 
 /// Pins these threads to one CPU, or sets another policy.
 fn run_command(arguments: &[&str]) {
@@ -90,7 +80,7 @@ fn a_delayed_reader_waits_as_often_and_as_long_as_schedstat_reports() {
         run_command(&["taskset", "--all-tasks", "--pid", "--cpu-list", &cpu, &pid]);
         run_command(&["taskset", "--pid", "--cpu-list", &cpu, &sender]);
         run_command(&["chrt", "--fifo", "--pid", "1", &sender]);
-        let mut tracer = Tracer::attach(RUNQUEUE);
+        let mut tracer = Tracer::attach(options());
         // the reader is tracked from its first read
         ask(&reader, 10, Duration::ZERO);
         latency(&mut tracer);
@@ -114,7 +104,7 @@ fn a_delayed_reader_waits_as_often_and_as_long_as_schedstat_reports() {
 fn no_wait_is_counted_in_a_pause() {
     in_own_netns(|| {
         let reader = Reader::start("udp-unconnected", 65536);
-        let mut tracer = Tracer::attach(RUNQUEUE);
+        let mut tracer = Tracer::attach(options());
         ask(&reader, 10, Duration::ZERO);
         tracer.pause();
         latency(&mut tracer);

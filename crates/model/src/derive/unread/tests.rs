@@ -89,7 +89,7 @@ fn what_arrived_on_a_queue_and_nobody_took_is_said_with_who_may_have_it() {
         }];
     });
     let takers = "probably ids (pid 7, AF_XDP: 40 packets), the XDP program of eth0, a reader by \
-                  MPTCP, SCTP or raw sockets, which are not counted here";
+                  MPTCP or raw sockets, which are not counted here";
     assert!(notes.iter().any(|it| it.ends_with(takers)), "{notes:?}");
 }
 

@@ -133,7 +133,7 @@ fn row(tgid: u32, consumer: &Consumer<'_>, palette: Palette) -> Row {
         key: format!("{} {tgid}", consumer.comm),
         cells: vec![
             Cell::text(consumer.comm),
-            Cell::number(Some(f64::from(tgid)), |pid| pid.to_string()),
+            Cell::number((tgid != 0).then(|| f64::from(tgid)), |pid| pid.to_string()),
             Cell::number(Some(consumer.bytes_per_s), bytes_per_s),
             Cell::text(grouped(&consumer.queues).join(" ")),
             Cell::text(consumer.cpus.to_string()),
