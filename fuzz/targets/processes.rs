@@ -1,5 +1,6 @@
-//! Files of one process or thread: `stat`, `status`, `schedstat`, `cgroup`, links of `fd` and `ns`;
-//! CPU quotas of cgroups; containers as cgroups and log files name them.
+//! Files of one process or thread: `stat`, `status`, `schedstat`, `cgroup`, `cmdline`, `fdinfo`,
+//! links of `fd` and `ns`; CPU quotas of cgroups; containers and virtual machines as cgroups, log
+//! files, arguments and threads name them.
 
 #![no_main]
 
@@ -10,6 +11,10 @@ use netsilo_model::parse::cpu_bandwidth::{ancestors, cpu_max, cpu_stat, v1_path,
 use netsilo_model::parse::pid_stat::pid_stat;
 use netsilo_model::parse::pid_status::{cpus_allowed, voluntary_switches};
 use netsilo_model::parse::schedstat::{cgroup_path, link_inode, processor, run_ns};
+use netsilo_model::parse::virtual_machine::{
+    maker_of_vhost, of_arguments, of_cgroup, role, tun_of_descriptor,
+};
+use netsilo_model::snapshot::tap_holders::TapThreadRole;
 
 fuzz_target!(|text: &str| {
     let stat = pid_stat(text);
@@ -47,6 +52,16 @@ fuzz_target!(|text: &str| {
     }
     if let Some((id, name)) = log_file(text) {
         assert!(text.contains(id) && name.matches('/').count() >= 2);
+    }
+    if let Some(guest) = of_arguments(text) {
+        assert!(text.contains(&guest));
+    }
+    let _ = of_cgroup(text);
+    if maker_of_vhost(text).is_some() {
+        assert_eq!(role(text), TapThreadRole::Vhost);
+    }
+    if let Some(tap) = tun_of_descriptor(text) {
+        assert_eq!(tun_of_descriptor(&format!("iff:\t{tap}\n")), Some(tap));
     }
     for kind in ["socket", "net"] {
         if let Some(inode) = link_inode(text, kind) {

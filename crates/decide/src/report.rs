@@ -23,6 +23,7 @@ use netsilo_model::derive::locality::Locality;
 use netsilo_model::derive::rates::{CpuRates, Rates, Shares};
 use netsilo_model::derive::silo::{OutsideTraffic, Silo, Silos};
 use netsilo_model::derive::stages::Stages;
+use netsilo_model::derive::tap_readers::{TapReader, tap_readers};
 use netsilo_model::drivers::software::SoftwareNetdev;
 use netsilo_model::machine::cpuset::{CpuId, CpuSet};
 use netsilo_model::machine::ids::Irq;
@@ -55,6 +56,9 @@ pub struct Report {
     pub netdevs: Vec<NetdevLine>,
     /// Online CPUs.
     pub cpus: Vec<CpuLine>,
+    /// Programs and virtual machines that take packets from taps, those that took most first.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub tap_readers: Vec<TapReader>,
     /// The host as a whole.
     pub totals: HostTotals,
     /// Where receive work spends its time; `None` if not requested.
@@ -301,6 +305,7 @@ impl Report {
                 hooks: attribution.hooks.clone(),
             },
             cpus: after.topology.online.iter().map(&mut line).collect(),
+            tap_readers: tap_readers(observation, rates),
             totals: totals(silos, attribution),
             stages: attribution
                 .stages

@@ -1,5 +1,6 @@
 //! Small programs with exact counts, for tests of attribution: readers of every kind that report
-//! what they read, and servers whose threads and sleeps are known.
+//! what they read, a program that takes packets like a virtual machine, and servers whose threads
+//! and sleeps are known.
 //!
 //! `netsilo-lab exact VERB` runs in guests, at peers and in plain namespaces. Senders wait for
 //! their receiver, so callers need no sleeps. Other load comes from `netsilo-bench`.
@@ -14,6 +15,8 @@ mod receive_udp;
 mod received;
 mod send;
 mod uring;
+mod vhost;
+mod vmm;
 mod zerocopy;
 
 pub use answer::{Echo, Pipeline};
@@ -21,6 +24,7 @@ pub use ask::{Ask, Asked};
 pub use receive_args::{Mode, Receive};
 pub use received::{Received, ReceivedSocket};
 pub use send::Send;
+pub use vmm::{Taken, Vmm};
 
 use std::io::Write;
 use std::path::PathBuf;
@@ -42,6 +46,8 @@ pub enum Exact {
     Pipeline(Pipeline),
     /// Send requests one after another on each of several connections
     Ask(Ask),
+    /// Take all packets of a tap, as the program of a virtual machine does
+    Vmm(Vmm),
 }
 
 /// Runs a verb. Prints its counts as JSON.
@@ -52,6 +58,7 @@ pub fn run(exact: &Exact) -> Result<()> {
         Exact::Echo(echo) => echo.run(),
         Exact::Pipeline(pipeline) => pipeline.run(),
         Exact::Ask(ask) => print(&ask.run()?),
+        Exact::Vmm(vmm) => print(&vmm.run()?),
     }
 }
 

@@ -24,6 +24,7 @@ pub mod silo;
 pub mod silos;
 pub mod sock_diag;
 pub mod stages;
+pub mod tap_readers;
 pub mod thread_share;
 mod unread;
 pub mod utilization;

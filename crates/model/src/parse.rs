@@ -34,6 +34,7 @@ pub mod softirqs;
 pub mod softnet_stat;
 pub mod stat;
 pub mod uevent;
+pub mod virtual_machine;
 mod words;
 
 pub use error::ParseError;

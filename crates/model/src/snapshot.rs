@@ -26,4 +26,5 @@ pub mod socket_readers;
 pub mod sockets;
 pub mod stage_samples;
 pub mod subject;
+pub mod tap_holders;
 pub mod thread_time;

@@ -24,4 +24,5 @@ pub mod snapshot;
 pub mod sock_owners;
 pub mod socket_readers;
 pub mod sysctls;
+pub(crate) mod tap_holders;
 pub mod topology;

@@ -23,6 +23,7 @@ mod remedies;
 mod rss;
 mod rss_skew;
 mod softirq;
+mod taps;
 mod transmit;
 mod tuning;
 mod tunnels;

@@ -42,6 +42,9 @@ pub struct Send {
     /// Writes or datagrams per second, all flows together [default: UDP 2000, TCP unlimited]
     #[arg(long)]
     pub rate: Option<f64>,
+    /// UDP: do not wait for a receiver that answers
+    #[arg(long, requires = "udp")]
+    pub unanswered: bool,
     /// TCP: send a file in memory, so that the receiver can map its whole pages
     #[arg(long, conflicts_with = "udp")]
     pub sendfile: bool,
@@ -103,7 +106,7 @@ impl Send {
     fn datagrams(&self) -> Result<()> {
         let mut flows = Vec::new();
         for to in self.destinations() {
-            flows.push((open(to)?, self.bytes));
+            flows.push((open(to, self.unanswered)?, self.bytes));
         }
         let block = vec![0; self.size.clamp(1, 65000)];
         let mut pace = Pace::new(self.rate.unwrap_or(2000.0));
@@ -135,10 +138,14 @@ impl Pace {
     }
 }
 
-/// Opens a socket to `to` after a receiver there has answered an empty datagram.
-fn open(to: SocketAddr) -> Result<UdpSocket> {
+/// Opens a socket to `to`, unless it is `unanswered` after a receiver there has answered an empty
+/// datagram.
+fn open(to: SocketAddr, unanswered: bool) -> Result<UdpSocket> {
     let socket = UdpSocket::bind((Ipv4Addr::UNSPECIFIED, 0))?;
     socket.connect(to).with_context(|| format!("cannot reach {to}"))?;
+    if unanswered {
+        return Ok(socket);
+    }
     socket.set_read_timeout(Some(REPEAT))?;
     let deadline = Instant::now() + PATIENCE;
     while Instant::now() < deadline {

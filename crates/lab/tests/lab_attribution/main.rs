@@ -10,6 +10,7 @@ mod containers;
 mod forwarding;
 mod kernel_work;
 mod servers;
+mod virtual_machines;
 
 use std::collections::BTreeMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -40,6 +41,7 @@ fn kernel_6_1_with_virtio_net() {
         forwarding::is_attributed_on_a_router(lab, NicModel::VirtioNet);
         sctp_is_counted_to_the_byte(lab);
         kernel_work::is_named_by_its_function(lab);
+        virtual_machines::take_what_netsilo_counts(lab);
     });
 }
 
@@ -63,6 +65,7 @@ fn kernel_6_12_with_igb_in_every_way() {
         containers::of_other_stacks_are_resolved(lab);
         sctp_is_counted_to_the_byte(lab);
         kernel_work::is_named_by_its_function(lab);
+        virtual_machines::take_what_netsilo_counts(lab);
     });
 }
 
@@ -74,6 +77,7 @@ fn newest_kernel_with_virtio_net() {
         forwarding::is_attributed_on_a_router(lab, NicModel::VirtioNet);
         sctp_is_counted_to_the_byte(lab);
         kernel_work::is_named_by_its_function(lab);
+        virtual_machines::take_what_netsilo_counts(lab);
     });
 }
 

@@ -179,7 +179,8 @@ pub struct ConsumerShare {
     pub kind: ReaderKind,
     /// Its cgroup.
     pub cgroup: Option<String>,
-    /// Its container: `namespace/pod/container`, or identifiers where the names are not known.
+    /// Its container: `namespace/pod/container`, or identifiers where the names are not known; or
+    /// its virtual machine: `virtual machine web1`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub container: Option<String>,
     /// Bytes of payload read per second.

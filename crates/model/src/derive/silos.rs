@@ -15,6 +15,7 @@ use crate::derive::wakeups::{Wakeups, of_kthread};
 use crate::machine::cpuset::CpuId;
 use crate::machine::ids::{Irq, NapiId};
 use crate::parse::container::Container;
+use crate::parse::virtual_machine;
 use crate::snapshot::attribution::{
     Attribution, AttributionSource, Consumption, Forwarded, Poll, Protocol, QueueResolution,
     ReaderKind,
@@ -400,8 +401,11 @@ fn consume(silo: &mut Silo, rows: &[&Consumption], snapshot: &Snapshot, attribut
     }
 }
 
-/// The name of a cgroup's container, or its label without one.
+/// The name of a cgroup's container or virtual machine, or the container's label without a name.
 fn container(cgroup: &str, attribution: &Attribution) -> Option<String> {
+    if let Some(guest) = virtual_machine::of_cgroup(cgroup) {
+        return Some(format!("virtual machine {guest}"));
+    }
     let container = Container::from_path(cgroup)?;
     let name = attribution.containers.get(container.id);
     Some(name.cloned().unwrap_or_else(|| container.label()))

@@ -7,7 +7,9 @@ use std::collections::BTreeMap;
 
 use crate::derive::rates::Rates;
 use crate::derive::silo::{Silo, Unread, UnreadOnBacklogs};
-use crate::snapshot::attribution::{Attribution, AttributionSource, Consumption, QueueResolution};
+use crate::snapshot::attribution::{
+    Attribution, AttributionSource, Consumption, Protocol, QueueResolution,
+};
 use crate::snapshot::host::Snapshot;
 use crate::snapshot::netdev::Netdev;
 use crate::snapshot::observation::Observation;
@@ -143,7 +145,9 @@ impl<'a> Arrivals<'a> {
             return None;
         }
         let unresolved = attribution.consumption.iter().filter(|it| {
-            it.resolved == QueueResolution::Unresolved && (left || it.consumer.netns == netns)
+            let takes = it.protocol.is_counted_on_entry() || it.protocol == Protocol::Tap;
+            let may_be_here = left || it.consumer.netns == netns;
+            takes && may_be_here && it.resolved == QueueResolution::Unresolved
         });
         let unresolved: u64 = unresolved.map(|it| it.bytes).sum();
         let tunnelled: u64 = here().map(|it| it.tunnelled_bytes).sum();
@@ -182,10 +186,14 @@ impl<'a> Arrivals<'a> {
         let napi = silo.napi.as_ref().map(|it| it.to);
         let others = self.attribution.consumption.iter().filter(|it| it.napi == napi);
         let others = others.filter(|it| !it.protocol.is_counted_on_entry());
-        let others: u64 = others.map(|it| it.bytes).sum();
-        let read = (silo.bytes_per_s.unwrap_or(0.0) - others as f64 / seconds).max(0.0);
+        let per_s = |bytes: u64| bytes as f64 / seconds;
+        // A tap takes whole packets, like a netdev that sends them on.
+        let taps = others.clone().filter(|it| it.protocol == Protocol::Tap);
+        let taps = per_s(taps.map(|it| it.bytes).sum());
+        let others = per_s(others.map(|it| it.bytes).sum());
+        let read = (silo.bytes_per_s.unwrap_or(0.0) - others).max(0.0);
         let forwarded: f64 = silo.forwards.iter().map(|to| to.bytes_per_s).sum();
-        Some(self.rest(arrived as f64 / seconds, read, forwarded + self.unresolved))
+        Some(self.rest(per_s(arrived), read, forwarded + taps + self.unresolved))
     }
 
     /// What sockets of this machine send each other, too, has no queue: it is judged as a whole.

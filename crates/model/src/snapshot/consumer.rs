@@ -65,13 +65,16 @@ pub enum Protocol {
     Sctp,
     /// Read from a packet socket (`AF_PACKET`): copies of what others may receive too.
     Packet,
+    /// Whole packets, read from a tun, tap, macvtap or ipvtap: by a program, or by a vhost worker
+    /// for a virtual machine.
+    Tap,
 }
 
 impl Protocol {
     /// Whether its payload is counted where packets enter
     /// ([`IpClass`](super::ip_packets::IpClass)).
     pub fn is_counted_on_entry(self) -> bool {
-        !matches!(self, Self::Icmp | Self::Sctp)
+        !matches!(self, Self::Icmp | Self::Sctp | Self::Tap)
     }
 }
 

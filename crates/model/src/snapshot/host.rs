@@ -15,6 +15,7 @@ use crate::snapshot::netdevs::Netdevs;
 use crate::snapshot::netfilter::Netfilter;
 use crate::snapshot::socket_readers::SocketReaders;
 use crate::snapshot::sockets::LosingSocket;
+use crate::snapshot::tap_holders::TapHolder;
 use crate::snapshot::thread_time::ThreadTime;
 
 /// Everything read from a host at one moment.
@@ -57,6 +58,9 @@ pub struct Snapshot {
     /// Processes that hold sockets of any network namespace; `None` if not read.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub socket_readers: Option<SocketReaders>,
+    /// Processes that hold taps of any network namespace, by thread group; `None` if not read.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub tap_holders: Option<BTreeMap<u32, TapHolder>>,
     /// The other network namespaces; `None` if not read.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub namespaces: Option<Namespaces>,

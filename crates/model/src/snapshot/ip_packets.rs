@@ -25,8 +25,8 @@ pub struct IpPackets {
     /// Their payload in bytes, after the header of TCP or UDP; of others, after that of IP.
     #[serde(deserialize_with = "count")]
     pub entered_bytes: u64,
-    /// Packets that were read from sockets of the namespace; 0 for TCP. Estimated where reads were
-    /// sampled.
+    /// Packets that were read from sockets of the namespace (0 for TCP), or from a macvtap or
+    /// ipvtap. Estimated where reads were sampled.
     #[serde(deserialize_with = "count")]
     pub read: u64,
     /// Packets of any class that came out of a tunnel over this class: consumed packets.

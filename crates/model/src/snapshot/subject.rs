@@ -47,6 +47,8 @@ pub enum Subject {
     PacketSockets(Holder),
     /// The AF_XDP sockets of one thread group: `AF_XDP sockets of ids (pid 812)`.
     XdpSockets(Holder),
+    /// The taps of one thread group: `taps of qemu (pid 812)`.
+    Taps(Holder),
     /// An NFQUEUE: `nfqueue 0`.
     NfQueue(u16),
     /// Another network namespace, by its name or inode number: `netns blue`.
@@ -307,6 +309,7 @@ impl fmt::Display for Subject {
             Self::XdpSockets(Holder { tgid, comm }) => {
                 write!(f, "{XDP_SOCKETS_OF}{comm} (pid {tgid})")
             }
+            Self::Taps(Holder { tgid, comm }) => write!(f, "{TAPS_OF}{comm} (pid {tgid})"),
             Self::NfQueue(number) => write!(f, "nfqueue {number}"),
             Self::Netns(name) => write!(f, "{NETNS}{name}"),
             Self::InNetns { netns, of } => write!(f, "{of}{IN_NETNS}{netns}"),
@@ -377,6 +380,7 @@ fn in_netns(text: &str) -> Option<Subject> {
 
 const PACKET_SOCKETS_OF: &str = "packet sockets of ";
 const XDP_SOCKETS_OF: &str = "AF_XDP sockets of ";
+const TAPS_OF: &str = "taps of ";
 
 /// `dnsmasq (pid 812)`.
 fn holder(text: &str) -> Option<Holder> {
@@ -390,6 +394,9 @@ fn sockets(text: &str) -> Option<Subject> {
     }
     if let Some(of) = text.strip_prefix(XDP_SOCKETS_OF) {
         return holder(of).map(Subject::XdpSockets);
+    }
+    if let Some(of) = text.strip_prefix(TAPS_OF) {
+        return holder(of).map(Subject::Taps);
     }
     let (kind, rest) = [SocketKind::Udp, SocketKind::TcpListen].into_iter().find_map(|kind| {
         Some((kind, text.strip_prefix(transport(kind))?.strip_prefix(" port ")?))

@@ -1,9 +1,10 @@
-//! A report as text: netdevs with their rx queues, CPUs, totals and notes.
+//! A report as text: netdevs with their rx queues, CPUs, readers of taps, totals and notes.
 //!
 //! A terminal also shows bars, and marks the cells that changed since the previous report.
 
 mod cells;
 pub(crate) mod cpus;
+mod taps;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
@@ -59,6 +60,11 @@ pub(crate) fn render(report: &Report, before: Option<&Report>, on: Presentation)
     if !report.cpus.is_empty() {
         let _ = writeln!(text);
         text.append(&cpus::table(&report.cpus, before.map(|before| &before.cpus[..]), on));
+        let _ = writeln!(text);
+    }
+    if !report.tap_readers.is_empty() {
+        let _ = writeln!(text);
+        text.append(&taps::table(&report.tap_readers, on));
         let _ = writeln!(text);
     }
     if let Some(stages) = &report.stages {

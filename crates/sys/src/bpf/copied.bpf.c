@@ -1,21 +1,25 @@
 // SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause)
 /*
- * Which consumer reads how many bytes of sockets other than TCP's and UDP's (MPTCP, SCTP, raw,
- * ICMP, packet), on which CPU, from which queue?
+ * Which consumer reads how many bytes of taps and of sockets other than TCP's and UDP's (MPTCP,
+ * SCTP, raw, ICMP, packet), on which CPU, from which queue?
  *
  * Their reads copy packets with skb_copy_datagram_iter(). The copied packet has its socket, NAPI
  * id, queue, hash, and the CPU that allocated (and so polled) it. MPTCP moves the packets of all
- * subflows to one socket. The hook runs for TCP too, so it is attached only if it is asked for, or
- * if a program has used MPTCP or SCTP. A peek counts like a read. Not seen: splice, rings of packet
- * sockets.
+ * subflows to one socket. The packet of a tap (tun, macvtap) has its netdev instead of a socket; a
+ * program reads it, or a vhost worker for a virtual machine. The hook runs for TCP too, so it is
+ * attached only if it is asked for, if a program has used MPTCP or SCTP, or if there are taps. A
+ * peek counts like a read. Not seen: splice, rings of packet sockets, XDP_REDIRECT into a tap.
  *
  * Decoded in decode.rs; its row is in docs/kernel.md.
  */
+#include "kind.h"
 #include "packet.h"
 #include "pieces.h"
 #include <bpf/bpf_tracing.h>
 
 enum { AF_PACKET = 17, SOCK_RAW = 3, PACKET_OUTGOING = 4 };
+/* A tap's packet with a VLAN tag is copied in two pieces: this many bytes, and the rest. */
+enum { BEFORE_TAG = 12 };
 
 /* The protocol to count; 0: another program counts it. */
 static __always_inline u32 protocol_of(const struct sock *sk)
@@ -35,23 +39,45 @@ static __always_inline u32 protocol_of(const struct sock *sk)
 	return type == SOCK_RAW ? RAW : 0;
 }
 
+/* The protocol that an IP packet carries; 0 of another packet. */
+static __always_inline u8 protocol_above(const struct packet *packet)
+{
+	u8 protocol = 0;
+
+	if (packet->protocol == bpf_htons(ETH_P_IP))
+		bpf_probe_read_kernel(&protocol, 1, packet->header + __builtin_offsetof(struct ipv4_header, protocol));
+	else if (packet->protocol == bpf_htons(ETH_P_IPV6))
+		bpf_probe_read_kernel(&protocol, 1, packet->header + __builtin_offsetof(struct ipv6_header, next));
+	return protocol;
+}
+
 SEC("tp_btf/skb_copy_datagram_iovec")
 int BPF_PROG(copied_read, const struct sk_buff *skb, int bytes)
 {
 	const struct sock *sk = skb->sk;
+	/* Of UDP, this may be no address. */
+	const struct net_device *dev = skb->dev;
 	struct read read = { .poll_cpu = -1, .protocol_cpu = -1 };
 	struct packet packet;
-	u32 reads, packets;
+	u32 weight, reads, packets;
+	u64 kind = 0;
 
-	if (!sk || bytes < 0)
+	if (bytes < 0)
 		return 0;
-	read.protocol = protocol_of(sk);
+	if (sk) {
+		read.protocol = protocol_of(sk);
+	} else {
+		kind = kind_of(dev);
+		if (is_tun(kind) || is_macvtap(kind))
+			read.protocol = TAP;
+	}
 	if (!read.protocol)
 		return 0;
-	reads = read_weight();
-	if (!reads)
+	weight = read_weight();
+	if (!weight)
 		return 0;
-	read.netns = netns_of(sk);
+	read.netns = sk ? netns_of(sk) : BPF_CORE_READ(dev, nd_net.net, ns.inum);
+	reads = read.protocol == TAP && bytes <= BEFORE_TAG ? 0 : weight;
 	packets = read.protocol == TCP ? 0 : pieces_of(skb);
 	if (read.protocol == PACKET && BPF_CORE_READ_BITFIELD(skb, pkt_type) == PACKET_OUTGOING) {
 		/* What this machine sends: no queue received it. */
@@ -62,7 +88,16 @@ int BPF_PROG(copied_read, const struct sk_buff *skb, int bytes)
 	FILL_PACKET(&packet, skb, DIRECTLY);
 	find_queue(&packet, &read);
 	read.protocol_cpu = packet.alloc_cpu;
-	count_read(&read, (u64)bytes * reads, reads, (u64)packets * reads);
+	if (read.protocol == TAP) {
+		/* Sent through the tap: the NAPI id has given way to the CPU (sender_cpu). */
+		if (packet.napi_id && packet.napi_id <= machine.cpus)
+			read.protocol_cpu = packet.napi_id - 1;
+		if (read.resolved == UNRESOLVED && !packet.iif)
+			read.resolved = LOCAL;
+		if (is_macvtap(kind))
+			read.carried = protocol_above(&packet);
+	}
+	count_read(&read, (u64)bytes * weight, reads, (u64)packets * reads);
 	return 0;
 }
 

@@ -86,11 +86,19 @@ pub(crate) fn wakeups(entries: Vec<Entry>) -> Vec<Wakeup> {
     wakeups
 }
 
+const TO_TUN: u64 = 1 << layout::FORWARD_TO_TUN_BIT;
+
+/// Whether a packet left through a tun or tap.
+pub(crate) fn is_to_tun(entry: &Entry) -> bool {
+    entry.key[layout::FORWARD_QUEUE_CPU] & TO_TUN != 0
+}
+
 /// Decodes entries of the table of `bpf/forward.bpf.c`.
 pub(crate) fn forwarded(entries: Vec<Entry>) -> Vec<Forwarded> {
-    let forwarded = |entry: Entry| {
+    let forwarded = |mut entry: Entry| {
         let (napi, queue) = halves(entry.key[layout::FORWARD_NAPI_QUEUE]);
         let (egress_ifindex, egress_netns) = halves(entry.key[layout::FORWARD_IFINDEX_NETNS]);
+        entry.key[layout::FORWARD_QUEUE_CPU] &= !TO_TUN;
         let (tx_queue, poll_cpu) = halves(entry.key[layout::FORWARD_QUEUE_CPU]);
         Forwarded {
             napi: (napi != 0).then_some(NapiId(napi)),
@@ -114,11 +122,15 @@ pub(crate) fn forwarded(entries: Vec<Entry>) -> Vec<Forwarded> {
 pub(crate) fn ip_packets(entries: Vec<Entry>, reads: &[Entry]) -> Vec<IpPackets> {
     let mut rows: BTreeMap<_, IpPackets> = BTreeMap::new();
     for read in reads {
-        let class = match field(read.key[layout::READ_KINDS], layout::PROTOCOL_BIT) {
-            layout::PROTOCOL_UDP => IpClass::Udp,
-            layout::PROTOCOL_RAW => IpClass::Other,
-            _ => continue,
+        let kinds = read.key[layout::READ_KINDS];
+        let carried = field(kinds, layout::CARRIED_BIT) as u8;
+        let class = match field(kinds, layout::PROTOCOL_BIT) {
+            layout::PROTOCOL_UDP => Some(IpClass::Udp),
+            layout::PROTOCOL_RAW => Some(IpClass::Other),
+            layout::PROTOCOL_TAP => IpClass::of(carried),
+            _ => None,
         };
+        let Some(class) = class else { continue };
         let netns = read.key[layout::READ_TGID_NETNS] as u32;
         add(&mut rows.entry((netns, class, 0, None)).or_default().read, read.sums[2]);
     }
@@ -242,6 +254,7 @@ impl Read {
             layout::PROTOCOL_ICMP => Protocol::Icmp,
             layout::PROTOCOL_PACKET => Protocol::Packet,
             layout::PROTOCOL_SCTP => Protocol::Sctp,
+            layout::PROTOCOL_TAP => Protocol::Tap,
             _ => return None,
         };
         let resolved = match field(kinds, layout::RESOLVED_BIT) {

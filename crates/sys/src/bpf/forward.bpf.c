@@ -11,13 +11,15 @@
  *
  * skb_iif separates forwarded packets from local ones. Only a tunnel clears it; such a packet
  * counts only if ingress recorded it. Devices without hardware count only where packets leave the
- * kernel (tun, tap); all others lead to a second device or to a reader. Not seen: XDP_REDIRECT,
- * macvtap, flow offload in hardware.
+ * kernel (tun, tap); all others lead to a second device or to a reader. Where reads of taps are
+ * counted (copied.bpf.c), user space leaves the rows of tun and tap out. Not seen: XDP_REDIRECT,
+ * flow offload in hardware.
  *
  * Decoded in decode.rs; its row is in docs/kernel.md.
  */
 #define TABLE forwards
 #include "count.h"
+#include "kind.h"
 #include "napi.h"
 #include <bpf/bpf_tracing.h>
 
@@ -93,18 +95,6 @@ int BPF_PROG(forward_enters, struct sk_buff *skb)
 	return 0;
 }
 
-/* Whether the device is a tun or tap, whose packets a process reads. */
-static __always_inline bool is_tun(const struct net_device *dev)
-{
-	const struct rtnl_link_ops *ops = dev->rtnl_link_ops;
-	char kind[4] = "";
-
-	if (!ops)
-		return false;
-	bpf_probe_read_kernel(kind, sizeof(kind), ops->kind);
-	return kind[0] == 't' && kind[1] == 'u' && kind[2] == 'n' && !kind[3];
-}
-
 /*
  * The number of segments of this packet, and their bytes with all headers, as in
  * qdisc_pkt_len_init().
@@ -139,7 +129,7 @@ static __always_inline u32 pieces_of(const struct sk_buff *skb, u64 *bytes)
 }
 
 static __always_inline void count_forwarded(const struct sk_buff *skb, const struct arrival *from,
-					    const struct net_device *dev)
+					    const struct net_device *dev, bool to_tun)
 {
 	struct key key = {};
 	struct slot *slot;
@@ -148,7 +138,7 @@ static __always_inline void count_forwarded(const struct sk_buff *skb, const str
 	bool fresh;
 
 	key.word[LAYOUT_FORWARD_IFINDEX_NETNS] = (u64)dev->ifindex << 32 | dev->nd_net.net->ns.inum;
-	key.word[LAYOUT_FORWARD_QUEUE_CPU] = (u64)skb->queue_mapping << 32;
+	key.word[LAYOUT_FORWARD_QUEUE_CPU] = (u64)skb->queue_mapping << 32 | (u64)to_tun << LAYOUT_FORWARD_TO_TUN_BIT;
 	if (from) {
 		key.word[LAYOUT_FORWARD_NAPI_QUEUE] = (u64)from->napi_id << 32 | from->queue;
 		key.word[LAYOUT_FORWARD_QUEUE_CPU] |= from->poll_cpu;
@@ -172,11 +162,13 @@ int BPF_PROG(forward_leaves, struct sk_buff *skb)
 	struct arrival *from;
 	u32 iif = skb->skb_iif;
 	u64 address;
+	bool to_tun;
 
 	/* A local packet, unless a tunnel sent it. */
 	if (!iif && (skb->sk || (skb->protocol != bpf_htons(ETH_P_IP) && skb->protocol != bpf_htons(ETH_P_IPV6))))
 		return 0;
-	if (!is_physical(dev) && !is_tun(dev))
+	to_tun = !is_physical(dev);
+	if (to_tun && !is_tun(kind_of(dev)))
 		return 0;
 	here = this_cpu();
 	if (!here)
@@ -192,7 +184,7 @@ int BPF_PROG(forward_leaves, struct sk_buff *skb)
 		if (from->ifindex != iif || from->net != (u64)dev->nd_net.net)
 			from = NULL;
 	}
-	count_forwarded(skb, from, dev);
+	count_forwarded(skb, from, dev, to_tun);
 	return 0;
 }
 

@@ -13,6 +13,7 @@
  */
 #define TABLE ip_packets
 #include "count.h"
+#include "kind.h"
 #include "pieces.h"
 #include <bpf/bpf_tracing.h>
 
@@ -27,18 +28,7 @@ struct content {
 	u32 payload;
 };
 
-/* The first four letters of the netdev's kind (IFLA_INFO_KIND); 0: a device. */
-static __always_inline u32 kind_of(const struct net_device *dev)
-{
-	const struct rtnl_link_ops *ops = dev->rtnl_link_ops;
-	u32 kind = 0;
-
-	if (ops)
-		bpf_probe_read_kernel(&kind, sizeof(kind), ops->kind);
-	return bpf_ntohl(kind);
-}
-
-/* The protocol that a tunnel of this kind consumes; 0: it is none. */
+/* The protocol that a tunnel of this kind (its first four letters) consumes; 0: it is none. */
 static __always_inline u8 outer_protocol(u32 kind)
 {
 	if (kind == 'vxla' || kind == 'gene' || kind == 'wire' || kind == 'gtp\0' || kind == 'bare' || kind == 'ovpn')
@@ -133,7 +123,7 @@ int BPF_PROG(packet_enters, struct sk_buff *skb)
 
 	if (skb->skb_iif)
 		return 0;
-	outer = outer_protocol(kind_of(skb->dev));
+	outer = outer_protocol(kind_of(skb->dev) >> 32);
 	if (outer)
 		count_passage(skb, TUNNELLED, outer, pieces_of(skb), skb->len);
 	examine(skb, skb->data, skb->len, &content);
@@ -148,7 +138,7 @@ int BPF_PROG(packet_leaves, struct sk_buff *skb)
 	unsigned char *header = skb->head + skb->network_header;
 	struct content content = {};
 
-	if (!skb->skb_iif || is_upper(kind_of(skb->dev)))
+	if (!skb->skb_iif || is_upper(kind_of(skb->dev) >> 32))
 		return 0;
 	examine(skb, header, skb->len - (u32)(header - skb->data), &content);
 	if (content.is_ip)

@@ -35,6 +35,8 @@ layout! {
     FORWARD_NAPI_QUEUE = 0;
     FORWARD_IFINDEX_NETNS = 1;
     FORWARD_QUEUE_CPU = 2;
+    /// In the last word: the packet leaves through a tun or tap.
+    FORWARD_TO_TUN_BIT = 63;
     // and of the key in `bpf/drops.bpf.c`
     DROP_PLACE = 0;
     DROP_REASON_ETHERTYPE = 1;
@@ -66,6 +68,8 @@ layout! {
     ALIKE_BIT = 32;
     /// Work of a workqueue: the word `READ_CGROUP` is the address of its function.
     WORK_BIT = 40;
+    /// The IP protocol of a packet that a macvtap takes.
+    CARRIED_BIT = 48;
     // and of the key of a socket of a group, in `bpf/udp.bpf.c`
     MEMBER_SOCKET = 0;
     MEMBER_GROUP_PORT = 2;
@@ -84,6 +88,7 @@ layout! {
     PROTOCOL_ICMP = 5;
     PROTOCOL_PACKET = 6;
     PROTOCOL_SCTP = 7;
+    PROTOCOL_TAP = 8;
     CONNECTED_NOT_KNOWN = 0;
     CONNECTED_NO = 1;
     CONNECTED_YES = 2;

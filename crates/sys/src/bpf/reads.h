@@ -15,6 +15,7 @@ enum protocol {
 	ICMP = LAYOUT_PROTOCOL_ICMP,
 	PACKET = LAYOUT_PROTOCOL_PACKET,
 	SCTP = LAYOUT_PROTOCOL_SCTP,
+	TAP = LAYOUT_PROTOCOL_TAP,
 };
 enum connected {
 	NOT_KNOWN = LAYOUT_CONNECTED_NOT_KNOWN,
@@ -33,6 +34,7 @@ struct read {
 	bool approximate;
 	enum connected connected;
 	bool in_kernel; /* Read in a softirq: `current` is a bystander. */
+	u8 carried;	/* Of packets that no other program counts where they leave: their IP protocol. */
 };
 
 /* Whether the flow came from a socket of this machine, or from the NAPI of a virtual device. */
@@ -137,6 +139,7 @@ static __always_inline void count_read(const struct read *read, u64 bytes, u64 r
 	key.word[LAYOUT_READ_NAPI_QUEUE] = (u64)read->napi_id << 32 | read->queue;
 	key.word[LAYOUT_READ_CPUS] = (u64)(u32)read->protocol_cpu << 32 | (u32)read->poll_cpu;
 	key.word[LAYOUT_READ_KINDS] = (u64)read->connected << LAYOUT_CONNECTED_BIT | read->protocol << LAYOUT_PROTOCOL_BIT |
+				      (u64)read->carried << LAYOUT_CARRIED_BIT |
 				      read->resolved << LAYOUT_RESOLVED_BIT |
 				      read->approximate << LAYOUT_APPROXIMATE_BIT | (u64)!!work << LAYOUT_WORK_BIT;
 	slot = slot_of_reader(&key, &fresh);

@@ -15,7 +15,8 @@ use netsilo_model::snapshot::packet_sockets;
 
 use crate::bpf::cgroup::Cgroups;
 use crate::bpf::decode::{
-    consumption, cpu_times, forwarded, group_reads, ip_packets, polls, sampled, since, wakeups,
+    consumption, cpu_times, forwarded, group_reads, ip_packets, is_to_tun, polls, sampled, since,
+    wakeups,
 };
 use crate::bpf::drops::DropNames;
 use crate::bpf::functions::Functions;
@@ -48,6 +49,8 @@ pub struct Tracer {
     /// Whether the program that counts reads of MPTCP, SCTP, raw and packet sockets is
     /// loaded.
     copied: bool,
+    /// Whether packets left through a tun or tap, in any network namespace.
+    sends_to_tun: bool,
     /// Every hook with its reason, if nothing could be loaded.
     refused: Vec<Hook>,
     cgroups: Cgroups,
@@ -101,6 +104,7 @@ impl Tracer {
             packet_sockets: None,
             forward: false,
             copied: false,
+            sends_to_tun: false,
             refused,
             cgroups: Cgroups::new(),
             names: DropNames::default(),
@@ -155,7 +159,8 @@ impl Tracer {
             let loaded = self.load_later(&Source::forward());
             self.loaded.extend(loaded);
         }
-        if !self.copied && (self.options.ip_packets || uses_mptcp_or_sctp()) {
+        let of_taps = self.sends_to_tun || has_taps();
+        if !self.copied && (self.options.ip_packets || of_taps || uses_mptcp_or_sctp()) {
             self.copied = true;
             let loaded = self.load_later(&Source::copied());
             self.loaded.extend(loaded);
@@ -277,7 +282,12 @@ impl Tracer {
             // If the count of a program cannot be read, it is 0.
             attribution.lost_events = lost.saturating_sub(self.before.lost);
             self.before.lost = lost;
-            attribution.forwarded = forwarded(tables.forwards.drain(full));
+            let mut forwards = tables.forwards.drain(full);
+            self.sends_to_tun |= forwards.iter().any(is_to_tun);
+            if self.loaded.iter().any(|it| it.runs("copied_read")) {
+                forwards.retain(|it| !is_to_tun(it));
+            }
+            attribution.forwarded = forwarded(forwards);
             attribution.drops =
                 self.names.drops(tables.drops.drain(full), &self.cgroups, &mut self.functions);
             if let Some(sockets) = &mut self.packet_sockets {
@@ -407,6 +417,14 @@ fn may_forward() -> bool {
         .any(on);
     let netdevs = fs::read_dir("/sys/class/net").into_iter().flatten().flatten();
     routes || netdevs.into_iter().any(|netdev| netdev.path().join("brport").exists())
+}
+
+/// Whether this network namespace has a tun, tap, macvtap or ipvtap.
+fn has_taps() -> bool {
+    let netdevs = fs::read_dir("/sys/class/net").into_iter().flatten().flatten();
+    let is_tun = netdevs.into_iter().any(|it| it.path().join("tun_flags").exists());
+    let others = ["/sys/class/macvtap", "/sys/class/ipvtap"];
+    is_tun || others.iter().any(|it| fs::read_dir(it).is_ok_and(|mut it| it.next().is_some()))
 }
 
 /// Whether a program has opened an MPTCP or SCTP socket since boot, in any network namespace; also

@@ -1,7 +1,7 @@
 //! Removes addresses and host names from a capture. Equal addresses get equal replacements.
 
 use std::borrow::Cow;
-use std::collections::{BTreeSet, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::path::Path;
 use std::{fs, io};
 
@@ -19,6 +19,7 @@ use netsilo_model::snapshot::host::boot_parameters;
 use netsilo_model::snapshot::packet_sockets::PacketSocket;
 use netsilo_model::snapshot::socket_readers::SocketReaders;
 use netsilo_model::snapshot::sockets::Holder;
+use netsilo_model::snapshot::tap_holders::TapHolder;
 
 /// The replacements of a capture.
 #[derive(Debug, Default)]
@@ -113,6 +114,9 @@ impl Redaction {
                 self.bytes(&names).into_owned()
             }
             crate::read::snapshot::SOCKET_READERS => socket_readers(&contents).unwrap_or_default(),
+            crate::read::snapshot::TAP_HOLDERS => {
+                self.bytes(&tap_holders(&contents).unwrap_or_default()).into_owned()
+            }
             _ if kernel.ends_with(".link") => link_file(&text).into_bytes(),
             _ if kernel.starts_with("proc/") && kernel.ends_with("/cmdline") => {
                 self.text(&command(&text)).into_bytes()
@@ -239,6 +243,17 @@ fn socket_readers(json: &[u8]) -> Option<Vec<u8>> {
         }
         let quotas = std::mem::take(&mut readers.quotas).into_iter();
         readers.quotas = quotas.map(|(path, quota)| (without_addresses(&path), quota)).collect();
+    }
+    serde_json::to_vec_pretty(&read).ok()
+}
+
+fn tap_holders(json: &[u8]) -> Option<Vec<u8>> {
+    let mut read: Reading<BTreeMap<u32, TapHolder>> = serde_json::from_slice(json).ok()?;
+    if let Reading::Value(holders) = &mut read {
+        for holder in holders.values_mut() {
+            holder.comm = without_addresses(&holder.comm);
+            holder.guest = holder.guest.as_deref().map(without_addresses);
+        }
     }
     serde_json::to_vec_pretty(&read).ok()
 }

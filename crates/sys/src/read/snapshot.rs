@@ -40,6 +40,7 @@ use crate::read::netdev::{Known, netdevs};
 use crate::read::process::{Process, napi_threads, processes};
 use crate::read::sock_owners::Holders;
 use crate::read::socket_readers::Sockets;
+use crate::read::tap_holders;
 use crate::read::{audit, irq, knob_owners, topology};
 
 /// Reads everything.
@@ -108,6 +109,7 @@ struct Kept {
     net: NetSettings,
     audit: Option<Audit>,
     holders: Holders,
+    tap_holders: Option<tap_holders::Holders>,
     namespaces: Option<Namespaces>,
     gaps: Vec<Gap>,
 }
@@ -161,6 +163,7 @@ impl Series {
             net: snapshot.net.clone(),
             audit: snapshot.audit.clone(),
             holders,
+            tap_holders: snapshot.tap_holders.clone(),
             namespaces: snapshot.namespaces.clone(),
             gaps: snapshot.gaps.clone(),
         });
@@ -201,6 +204,14 @@ fn look(
     let audit = match kept {
         Some(kept) => kept.audit.clone(),
         None => whole.then(|| audit::audit(&notes, &netdevs, genl.as_ref(), &topology.online)),
+    };
+    let tap_holders = if whole {
+        let known = kept.and_then(|it| it.tap_holders.as_ref());
+        let root = notes.root.unrecorded();
+        let ask = || Reading::from(tap_holders::read(&root, &netdevs, &processes, known));
+        answer(&notes, TAP_HOLDERS, ask)
+    } else {
+        None
     };
     let asked = OnceCell::new();
     let ask = || {
@@ -253,6 +264,7 @@ fn look(
         } else {
             None
         },
+        tap_holders,
         namespaces: if whole && !matches!(elsewhere, Elsewhere::Nothing) {
             answer(&notes, NAMESPACES, || namespaces::with_sockets(ask()))
         } else {
@@ -403,6 +415,7 @@ fn time_of(notes: &Notes<'_>, pid: u32) -> Option<ThreadTime> {
 pub(crate) const NETFILTER: &str = "netfilter.json";
 pub(crate) const LOSING_SOCKETS: &str = "losing_sockets.json";
 pub(crate) const SOCKET_READERS: &str = "socket_readers.json";
+pub(crate) const TAP_HOLDERS: &str = "tap_holders.json";
 
 /// Sysctls that are stored as printed, in addition to those that netsilo may write.
 const READ_ONLY: &[&str] = &[

@@ -13,6 +13,7 @@ mod reader;
 mod runqueue;
 mod sampling;
 mod softirq;
+mod tap;
 mod udp;
 
 use std::collections::BTreeSet;

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use netsilo_model::derive::stages::Stages;
 use netsilo_model::machine::cpuset::CpuId;
-use netsilo_model::snapshot::attribution::{Attribution, Forwarded};
+use netsilo_model::snapshot::attribution::{Attribution, Consumption, Protocol};
 use netsilo_model::snapshot::netdev::Xdp;
 use netsilo_model::snapshot::stage_samples::ReceiveStage;
 use netsilo_sys::bpf::tracer::{Options, Tracer};
@@ -26,35 +26,34 @@ use super::netns;
 use super::reader::Reader;
 use super::reader::send;
 use super::reader_behind_veth;
+use super::tap::machine;
 use super::unshare_mounts_and_see_own_sysfs;
 
-/// Sends from behind a veth through this namespace to a tap without a reader. The packets still
-/// leave the stack.
+/// Sends from behind a veth through this namespace to a tap. The program that reads it has taken
+/// the packets, so they do not count as forwarded, too.
 #[test]
-fn packets_routed_to_a_tap_count_as_forwarded_without_a_nic() {
+fn packets_routed_to_a_tap_are_those_of_its_reader() {
     in_own_netns(|| {
         let reader = reader_behind_veth(1);
-        ip("tuntap add dev tap-here mode tap");
-        ip("link set tap-here up");
-        ip("route add 10.10.0.0/24 dev tap-here");
-        ip("neigh add 10.10.0.2 lladdr 02:00:00:00:00:02 dev tap-here nud permanent");
+        let vmm = machine(37);
         let mut tracer = Tracer::attach(Options::exact());
-        let hook = |attribution: &Attribution| {
-            attribution.hooks.iter().any(|hook| hook.quantity == "forwarded packets")
-        };
+        let hook = |attribution: &Attribution| attribution.counts("forwarded packets");
         assert!(!hook(&tracer.read().unwrap()), "this namespace does not forward yet");
         std::fs::write("/proc/sys/net/ipv4/ip_forward", "1").unwrap();
         assert!(tracer.read().unwrap().forwarded.is_empty());
         let there = format!("--net=/proc/{}/ns/net", reader.tgid());
         ip_at(&there, "route add default via 10.9.0.1");
         send_from(&there, 37);
+        assert!(vmm.wait_with_output().unwrap().status.success());
         let attribution = tracer.read().unwrap();
         assert!(hook(&attribution));
-        let to_tap = |row: &&Forwarded| row.egress == "tap-here" && row.egress_netns == netns();
-        let rows: Vec<_> = attribution.forwarded.iter().filter(to_tap).collect();
-        let sums = rows.iter().fold((0, 0), |(p, b), row| (p + row.packets, b + row.bytes));
-        assert_eq!(sums, (37, 37 * (14 + 20 + 8 + 100)), "{:#?}", attribution.forwarded);
+        let is_tap = |row: &&Consumption| row.protocol == Protocol::Tap;
+        let rows = attribution.consumption.iter().filter(is_tap);
+        let rows: Vec<_> = rows.filter(|row| row.consumer.netns == netns()).collect();
+        let sums = rows.iter().fold((0, 0), |(p, b), row| (p + row.events, b + row.bytes));
+        assert_eq!(sums, (37, 37 * (14 + 20 + 8 + 100)), "{rows:#?}");
         assert!(rows.iter().all(|row| (row.napi, row.rx_queue) == (None, None)), "{rows:#?}");
+        assert_eq!(attribution.forwarded.iter().find(|row| row.egress_netns == netns()), None);
     });
 }
 

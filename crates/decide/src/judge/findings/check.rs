@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 use crate::judge::findings::finding::Finding;
 use crate::judge::findings::judged::Judged;
 use crate::judge::findings::{
-    cloud, hardware, loss, offloads, placement, polling, remedies, rss, rss_skew, softirq,
+    cloud, hardware, loss, offloads, placement, polling, remedies, rss, rss_skew, softirq, taps,
     transmit, tuning, tunnels,
 };
 use crate::judge::ledger::Ledger;
@@ -17,6 +17,7 @@ use crate::judge::verdict::RemedyVerdict;
 /// The families, in the order in which they are evaluated. Losses come after their possible causes.
 const FAMILIES: &[fn(&Judged<'_>) -> Vec<Finding>] = &[
     placement::find,
+    taps::find,
     softirq::find,
     rss::find,
     rss_skew::find,

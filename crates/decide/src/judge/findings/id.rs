@@ -46,6 +46,7 @@ finding_ids! {
     "Placement" {
         FarFromConsumers = "far-from-consumers";
         PlacedWell = "placed-well";
+        TapReaderWaits = "tap-reader-waits";
     }
     "Softirqs" {
         SoftirqOneCpu = "softirq-one-cpu";

@@ -1,0 +1,28 @@
+/* SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause) */
+/* Kinds of netdevs (IFLA_INFO_KIND). */
+#pragma once
+#include "kernel.h"
+
+/* The first eight letters: four and four. */
+#define KIND(first, second) ((u64)(first) << 32 | (second))
+
+/* The kind in the form of KIND; 0: a device, or a wrong address. */
+static __always_inline u64 kind_of(const struct net_device *dev)
+{
+	u64 kind = 0;
+
+	bpf_probe_read_kernel(&kind, sizeof(kind), BPF_CORE_READ(dev, rtnl_link_ops, kind));
+	return bpf_be64_to_cpu(kind);
+}
+
+/* A process reads what is sent through it, or the kernel for a virtual machine (vhost). */
+static __always_inline bool is_tun(u64 kind)
+{
+	return kind >> 32 == 'tun\0';
+}
+
+/* The same, but it takes what the netdev below it receives. */
+static __always_inline bool is_macvtap(u64 kind)
+{
+	return kind == KIND('macv', 'tap\0') || kind >> 8 == KIND('ipvt', 'ap\0\0') >> 8;
+}
