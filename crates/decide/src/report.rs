@@ -110,7 +110,7 @@ pub struct AttributionLine {
     pub elapsed_s: f64,
     /// Attached only for this window. Then bytes are a lower bound.
     pub windowed: bool,
-    /// Number of events lost because a table was full.
+    /// Number of events lost: a table was full, or they interrupted the program that counts them.
     pub lost_events: u64,
     /// How many events of each kind were examined. The others are estimated.
     pub sampling: Sampling,

@@ -101,8 +101,11 @@ fn attribution(attribution: &Attribution) -> Vec<String> {
     notes.extend(sampled(attribution.sampling));
     notes.extend(refusals(attribution));
     if attribution.lost_events > 0 {
-        notes
-            .push(format!("{} events were lost because a table was full", attribution.lost_events));
+        notes.push(format!(
+            "{} events were not counted: a table was full, or they interrupted the program that \
+             counts them",
+            attribution.lost_events
+        ));
     }
     notes
 }

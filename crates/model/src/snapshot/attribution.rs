@@ -80,7 +80,7 @@ pub struct Attribution {
     pub cpu_time: BTreeMap<CpuId, CpuTime>,
     /// Each hook: attached, or the reason why it is not.
     pub hooks: Vec<Hook>,
-    /// Events lost because a table was full.
+    /// Events lost: a table was full, or they interrupted the program that counts them.
     #[serde(deserialize_with = "count")]
     pub lost_events: u64,
     /// How many events of each kind were examined.

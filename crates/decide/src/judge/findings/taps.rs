@@ -4,6 +4,7 @@ use netsilo_model::change::{Change, knobs};
 use netsilo_model::derive::analysis::Analysis;
 use netsilo_model::derive::tap_readers::{TapReader, TapThreadLine, tap_readers};
 use netsilo_model::machine::cpuset::{CpuId, CpuSet};
+use netsilo_model::machine::topology::Distance;
 use netsilo_model::snapshot::sockets::Holder;
 use netsilo_model::snapshot::subject::Subject;
 
@@ -27,10 +28,21 @@ const NAMED: usize = 4;
 pub(super) fn find(judged: &Judged<'_>) -> Vec<Finding> {
     let analysis = judged.analysis;
     let readers = tap_readers(analysis.observation, &analysis.rates);
-    readers.iter().filter_map(|reader| waits(analysis, &readers, reader)).collect()
+    let mut findings = Vec::new();
+    for reader in &readers {
+        let moved = findings.len();
+        findings.extend(waits(analysis, &readers, reader, moved));
+    }
+    findings
 }
 
-fn waits(analysis: &Analysis<'_>, all: &[TapReader], reader: &TapReader) -> Option<Finding> {
+/// `moved`: how many others get the same CPUs.
+fn waits(
+    analysis: &Analysis<'_>,
+    all: &[TapReader],
+    reader: &TapReader,
+    moved: usize,
+) -> Option<Finding> {
     let thread = reader.waits()?;
     let time = thread.time.filter(|time| time.waited >= WAITED)?;
     let source = "/proc/PID/task/TID/schedstat";
@@ -57,13 +69,13 @@ fn waits(analysis: &Analysis<'_>, all: &[TapReader], reader: &TapReader) -> Opti
         severity: Severity::Warning,
         subject: Subject::Taps(Holder { tgid: reader.tgid, comm: reader.comm.clone() }),
         title: format!(
-            "{}: the thread that takes its packets ({}) waits for a cpu {} of the time",
-            reader.label(),
+            "{}the thread that takes its packets ({}) waits for a cpu {} of the time",
+            reader.guest.as_ref().map_or_else(String::new, |guest| format!("{guest}: ")),
             thread.comm,
             percent(time.waited)
         ),
         evidence,
-        remedies: vec![remedy(analysis, reader, thread, time.waited)],
+        remedies: vec![remedy(analysis, reader, thread, moved)],
     })
 }
 
@@ -87,8 +99,9 @@ fn remedy(
     analysis: &Analysis<'_>,
     reader: &TapReader,
     thread: &TapThreadLine,
-    waited: f64,
+    moved: usize,
 ) -> Remedy {
+    let waited = thread.time.map_or(0.0, |time| time.waited);
     let gain = Gain::AtMost {
         measure: Measure::Share(waited),
         of: format!("the time of {}", thread.comm),
@@ -98,6 +111,10 @@ fn remedy(
     if room.is_empty() {
         let what = "give it a cpu with idle time: none of this host's other cpus has enough, or it \
                     may run there already (then see the cpu quota of its cgroup)";
+        return Remedy::new(what, gain);
+    }
+    if moved >= room.len() {
+        let what = format!("see whether it still waits when the others run on cpus {room}");
         return Remedy::new(what, gain);
     }
     let knob = knobs::ThreadAffinity {
@@ -112,7 +129,7 @@ fn remedy(
         Some(cpu) => format!(", near cpu {cpu}, which sends its packets"),
         None => String::new(),
     };
-    let what = format!("let {} run on cpus {room}: they have idle time{near}", thread.comm);
+    let what = format!("let {} run where there is idle time: cpus {room}{near}", thread.comm);
     Remedy::new(what, gain)
         .not_when(
             "the virtual machine's configuration pins this thread (libvirt: emulatorpin): change \
@@ -121,9 +138,9 @@ fn remedy(
         .by(vec![change])
 }
 
-/// The CPUs with idle time that are nearest to where the packets come from. None of them is one
-/// where the thread may run already, runs a CPU of a virtual machine that may not run everywhere,
-/// or polls a queue.
+/// The CPUs with idle time that are nearest to where the packets come from (in its cache, then on
+/// its node). None of them is one to which a CPU of the virtual machine is pinned, or that polls a
+/// queue. Empty if the thread may run on a CPU with idle time already.
 fn room(analysis: &Analysis<'_>, reader: &TapReader, thread: &TapThreadLine) -> CpuSet {
     let snapshot = analysis.after();
     let topology = &snapshot.topology;
@@ -142,9 +159,16 @@ fn room(analysis: &Analysis<'_>, reader: &TapReader, thread: &TapThreadLine) -> 
     let free = topology.housekeeping().minus(&taken);
     let free: Vec<CpuId> = free.iter().filter(idle).collect();
     let from = reader.sent_on.unwrap_or(thread.cpu);
-    let distance = |cpu: &CpuId| topology.distance(from, *cpu);
-    let Some(nearest) = free.iter().map(distance).min() else { return CpuSet::new() };
-    free.into_iter().filter(|cpu| distance(cpu) == nearest).collect()
+    // A busy core, or the CPU that sends the packets, only if there is no other.
+    let has_core =
+        |cpu: &CpuId| *cpu != from && topology.core_of(*cpu).iter().all(|sibling| idle(&sibling));
+    let distance = |cpu: &CpuId| topology.distance(from, *cpu).max(Distance::Llc);
+    let nearest = |of: Vec<CpuId>| -> CpuSet {
+        let nearest = of.iter().map(distance).min();
+        of.into_iter().filter(|cpu| Some(distance(cpu)) == nearest).collect()
+    };
+    let cores = nearest(free.iter().copied().filter(has_core).collect());
+    if cores.is_empty() { nearest(free) } else { cores }
 }
 
 #[cfg(test)]
@@ -209,8 +233,7 @@ mod tests {
         let [first, second] = &all[..] else { panic!("{all:#?}") };
         assert_eq!(
             first.title,
-            "web1 (qemu, pid 800): the thread that takes its packets (vhost-800) waits for a cpu \
-             40% of the time"
+            "web1: the thread that takes its packets (vhost-800) waits for a cpu 40% of the time"
         );
         let text = |finding: &Finding| serde_json::to_string(&finding.evidence).unwrap();
         assert!(text(first).contains("vhost-900 of web2 (qemu, pid 900) 50%"), "{}", text(first));
@@ -221,6 +244,7 @@ mod tests {
             ("vhost-800 (pid 802)", "3")
         );
         assert_eq!(second.subject.to_string(), "taps of qemu (pid 900)");
+        assert_eq!(second.remedies[0].changes, [], "it stays, and has the cpu for itself");
     }
 
     #[test]
