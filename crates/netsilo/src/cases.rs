@@ -46,7 +46,7 @@ use netsilo_decide::judge::fix::FixRequest;
 use netsilo_decide::place::AlgorithmName;
 use netsilo_decide::plan::{Goal, Plan};
 use netsilo_model::change::knobs::kinds;
-use netsilo_model::change::{Change, apply_to};
+use netsilo_model::change::{Change, apply_to, shell_word};
 use netsilo_model::cost::weights::Costs;
 use netsilo_model::derive::analysis::Analysis;
 use netsilo_model::machine::cpuset::{CpuId, CpuSet};
@@ -444,7 +444,7 @@ fn assert_is_told(check: &Check) {
             }
         }
         if let Some(remedy) = finding.writable() {
-            let fix = FixRequest::of(finding);
+            let fix = shell_word(&FixRequest::of(finding).to_string());
             let settings = plural(remedy.changes.len(), "setting");
             parts.push(format!("netsilo plan --fix {fix} ({settings}"));
         }

@@ -7,6 +7,7 @@ use std::fmt::Write as _;
 use netsilo_decide::judge::evidence::{Evidence, Gain, Measure, Remedy};
 use netsilo_decide::judge::findings::{Check, Finding, FindingId, Severity};
 use netsilo_decide::judge::fix::FixRequest;
+use netsilo_model::change::shell_word;
 use netsilo_model::machine::cpuset::CpuSet;
 use netsilo_model::snapshot::subject::Subject;
 
@@ -289,7 +290,8 @@ fn caveats(text: &mut Styled, remedy: &Remedy) {
 fn fix(text: &mut Styled, finding: &Finding, remedy: &Remedy) {
     let stops = if remedy.interrupts_traffic { "; stops traffic for a moment" } else { "" };
     let settings = plural(remedy.changes.len(), "setting");
-    text.push(Meaning::Work, format_args!("      netsilo plan --fix {}", FixRequest::of(finding)));
+    let request = shell_word(&FixRequest::of(finding).to_string());
+    text.push(Meaning::Work, format_args!("      netsilo plan --fix {request}"));
     let _ = writeln!(text, " ({settings}{stops})");
 }
 

@@ -3,6 +3,7 @@
 
 mod decided;
 mod device;
+mod full_tap;
 mod kernel;
 mod lost;
 mod reader;

@@ -16,7 +16,7 @@ use crate::judge::findings::judged::Judged;
 use crate::judge::verdict::percent;
 
 /// A thread that waits for a CPU for this share of the time delays its packets.
-const WAITED: f64 = 0.2;
+pub(super) const WAITED: f64 = 0.2;
 
 /// A CPU with so much idle time has room for a thread that takes packets.
 const IDLE: f64 = 0.5;

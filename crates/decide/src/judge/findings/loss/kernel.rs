@@ -16,6 +16,7 @@ use crate::judge::dropped::DropRow;
 use crate::judge::evidence::{Evidence, Measure, Remedy};
 use crate::judge::findings::finding::{Finding, Severity};
 use crate::judge::findings::id::FindingId;
+use crate::judge::findings::loss::full_tap;
 use crate::judge::findings::loss::lost::{all_of, grown};
 use crate::judge::ledger::{Ledger, StageLosses};
 
@@ -56,7 +57,13 @@ pub(super) fn find(
                 format!("the kernel dropped {lost} packets and gave no reason")
             },
             evidence: rows.iter().take(PLACES_NAMED).map(|row| place(row)).collect(),
-            remedies: vec![remedy(analysis, advice(stage), lost)],
+            remedies: vec![match (stage, &subject) {
+                (LossStage::VirtualDevice, Subject::Netdev(netdev)) => {
+                    let of_reader = full_tap::advice(analysis, netdev);
+                    remedy(analysis, of_reader.unwrap_or_else(|| advice(stage).into()), lost)
+                }
+                _ => remedy(analysis, advice(stage), lost),
+            }],
             subject,
         }
     });

@@ -1,0 +1,94 @@
+//! Why a tap was full: what its reader does.
+
+use netsilo_model::derive::analysis::Analysis;
+use netsilo_model::derive::tap_readers::tap_readers;
+
+use crate::judge::findings::id::FindingId;
+use crate::judge::findings::taps::WAITED;
+use crate::judge::verdict::percent;
+
+/// A thread that runs for this share of the time has no time to take more.
+const ALWAYS_READS: f64 = 0.7;
+
+/// What the reader of this tap does, and what would help; `None` if it is not known.
+pub(super) fn advice(analysis: &Analysis<'_>, netdev: &str) -> Option<String> {
+    let readers = tap_readers(analysis.observation, &analysis.rates);
+    let mut readers = readers.iter().filter(|it| it.netdevs.iter().any(|name| name == netdev));
+    let reader = readers.next().filter(|_| readers.next().is_none())?;
+    let thread = reader.waits()?;
+    let time = thread.time?;
+    let (who, comm) = (reader.label(), &thread.comm);
+    Some(if time.waited >= WAITED {
+        format!(
+            "{who} reads it, but its thread {comm} waits for a cpu {} of the time: see netsilo \
+             explain {}",
+            percent(time.waited),
+            FindingId::TapReaderWaits
+        )
+    } else if time.ran + time.waited >= ALWAYS_READS {
+        format!(
+            "{who} reads it all the time ({comm} uses {} of a cpu): give it more queues, each with \
+             its own thread (multi_queue of the tap, queues= of the virtual machine's device)",
+            percent(time.ran)
+        )
+    } else if reader.packets_per_s == Some(0.0) {
+        format!("{who} has it open and takes nothing: find out why it does not read")
+    } else if reader.vcpus.is_empty() {
+        format!(
+            "{who} reads it, and its thread {comm} runs only {} of the time: against bursts, make \
+             the queue longer (ip link set {netdev} txqueuelen N)",
+            percent(time.ran)
+        )
+    } else {
+        format!(
+            "{who} reads it, and its thread {comm} runs only {} of the time: see whether the \
+             virtual machine gives buffers (its driver, its own losses); against bursts, make the \
+             queue longer (ip link set {netdev} txqueuelen N)",
+            percent(time.ran)
+        )
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use netsilo_model::cost::weights::Costs;
+    use netsilo_model::machine::cpuset::{CpuId, CpuSet};
+    use netsilo_model::snapshot::tap_holders::{TapHolder, TapThread, TapThreadRole};
+    use netsilo_model::snapshot::thread_time::ThreadTime;
+    use netsilo_model::synthetic::scene::Scene;
+
+    /// The advice for `tap0`, whose reader ran and waited for these shares of the time.
+    fn of_reader(ran: f64, waited: f64) -> Option<String> {
+        let mut host = Scene::default().observation();
+        let elapsed = (host.after.at - host.before.at).as_secs_f64() * 1e9;
+        let holder = |share: f64| {
+            let time = |of: f64| (of * share * elapsed) as u64;
+            let thread = TapThread {
+                comm: "pasta".into(),
+                role: TapThreadRole::Other,
+                kthread: false,
+                start_time: 5,
+                time: ThreadTime { run_ns: time(ran), wait_ns: time(waited), runs: 1 },
+                cpu: CpuId(1),
+                cpus: CpuSet::first(2),
+            };
+            let (comm, netdevs) = ("pasta".into(), ["tap0".to_owned()].into());
+            TapHolder { comm, guest: None, netdevs, threads: [(812, thread)].into() }
+        };
+        host.before.tap_holders = Some([(812, holder(0.0))].into());
+        host.after.tap_holders = Some([(812, holder(1.0))].into());
+        let costs = Costs::default();
+        let analysis = Analysis::new(&host, &costs);
+        assert_eq!(advice(&analysis, "tap1"), None);
+        advice(&analysis, "tap0")
+    }
+
+    #[test]
+    fn what_helps_depends_on_what_the_reader_does() {
+        let of = |ran, waited| of_reader(ran, waited).unwrap();
+        assert!(of(0.3, 0.3).contains("pasta (pid 812) reads it, but its thread pasta waits"));
+        assert!(of(0.95, 0.05).contains("reads it all the time (pasta uses 95% of a cpu)"));
+        assert!(of(0.3, 0.01).contains("runs only 30% of the time: against bursts"));
+    }
+}
