@@ -309,7 +309,9 @@ impl Bundle {
         let after = self.sample()?;
         let before = std::mem::replace(&mut self.before, after.clone());
         self.next += 1;
-        Ok(Some(Observation { before, after, attribution }))
+        let mut window = Observation { before, after, attribution };
+        window.name_users_of_queues();
+        Ok(Some(window))
     }
 
     /// All windows that were not read yet, as one.
@@ -321,7 +323,9 @@ impl Bundle {
             attribution.append(self.counts()?);
         }
         let after = self.sample()?;
-        Ok(Observation { before: self.before, after, attribution })
+        let mut whole = Observation { before: self.before, after, attribution };
+        whole.name_users_of_queues();
+        Ok(whole)
     }
 
     /// The counts of the next window.

@@ -196,7 +196,9 @@ impl Observer {
             attribution.pinned = pinned(&root, readers, &after.topology.online);
         }
         self.before = self.refresher.is_none().then(|| after.clone());
-        Ok(Observation { before, after, attribution })
+        let mut observation = Observation { before, after, attribution };
+        observation.name_users_of_queues();
+        Ok(observation)
     }
 }
 
@@ -204,7 +206,7 @@ fn full(root: &Root, namespaces: bool) -> Result<Snapshot, ReadError> {
     if namespaces { snapshot(root) } else { snapshot_here(root) }
 }
 
-/// The thread groups that read the most data.
+/// The thread groups that read the most data, and some that capture packets.
 fn heaviest_readers(attribution: &Attribution) -> impl Iterator<Item = u32> {
     let mut bytes: BTreeMap<u32, u64> = BTreeMap::new();
     for one in &attribution.consumption {
@@ -212,7 +214,8 @@ fn heaviest_readers(attribution: &Attribution) -> impl Iterator<Item = u32> {
     }
     let mut readers: Vec<(u32, u64)> = bytes.into_iter().collect();
     readers.sort_by_key(|(_, bytes)| std::cmp::Reverse(*bytes));
-    readers.into_iter().take(MOST_READERS).map(|(tgid, _)| tgid)
+    let sockets = attribution.packet_sockets.iter().map(|it| it.holder.tgid);
+    readers.into_iter().map(|(tgid, _)| tgid).take(MOST_READERS).chain(sockets.take(MOST_READERS))
 }
 
 /// Uses eBPF if any hook attaches; else sock_diag, with the reasons of the hooks.

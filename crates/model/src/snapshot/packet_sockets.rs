@@ -31,6 +31,9 @@ pub struct PacketSocket {
     pub netns: u32,
     /// The netdev to which it is bound; empty for all of its namespace.
     pub netdev: String,
+    /// The rx queue of an `AF_XDP` socket.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub queue: Option<u32>,
     /// How it gets its packets.
     pub kind: CaptureKind,
     /// Packets that it took: of packet sockets, copies of what others receive, too (`tp_packets`

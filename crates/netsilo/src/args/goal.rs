@@ -66,7 +66,12 @@ impl GoalArgs {
 
     /// Returns the eBPF programs that this goal needs.
     pub(crate) fn options(&self) -> Options {
-        if self.fix.is_empty() { Options::default() } else { Options::for_findings() }
+        if self.fix.is_empty() {
+            // Queues that AF_XDP sockets use are left alone.
+            Options { packet_sockets: true, ..Options::default() }
+        } else {
+            Options::for_findings()
+        }
     }
 
     /// Returns the goal of fixing only this finding.

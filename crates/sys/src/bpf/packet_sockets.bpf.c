@@ -17,7 +17,8 @@ enum { RECV = LAYOUT_CAPTURE_RECV, RING = LAYOUT_CAPTURE_RING, XDP = LAYOUT_CAPT
 struct packet_socket {
 	u64 inode;
 	u64 lost;
-	u32 tgid, netns, packets, kind, waiting, unused;
+	u32 tgid, netns, packets, kind, waiting;
+	u32 queue; /* rx queue + 1; 0: none. */
 	char comm[TASK_COMM_LEN], netdev[IFNAMSIZ];
 };
 AT_BYTE(struct packet_socket, inode, LAYOUT_PACKET_SOCKET_INODE);
@@ -27,6 +28,7 @@ AT_BYTE(struct packet_socket, packets, LAYOUT_PACKET_SOCKET_PACKETS);
 AT_BYTE(struct packet_socket, lost, LAYOUT_PACKET_SOCKET_LOST);
 AT_BYTE(struct packet_socket, kind, LAYOUT_PACKET_SOCKET_KIND);
 AT_BYTE(struct packet_socket, waiting, LAYOUT_PACKET_SOCKET_WAITING);
+AT_BYTE(struct packet_socket, queue, LAYOUT_PACKET_SOCKET_QUEUE);
 AT_BYTE(struct packet_socket, comm, LAYOUT_PACKET_SOCKET_COMM);
 AT_BYTE(struct packet_socket, netdev, LAYOUT_PACKET_SOCKET_NETDEV);
 SIZE_OF(struct packet_socket, LAYOUT_SIZEOF_PACKET_SOCKET);
@@ -91,6 +93,7 @@ struct xsk_queue {
 struct xdp_sock {
 	struct net_device *dev;
 	struct xsk_queue *rx;
+	u16 queue_id;
 	u64 rx_dropped;
 	u64 rx_queue_full;
 } KERNEL;
@@ -109,6 +112,7 @@ static __always_inline const struct net_device *fill_xdp(const struct xdp_sock *
 	found->packets = BPF_CORE_READ(xdp, rx, cached_prod);
 	found->lost = BPF_CORE_READ(xdp, rx_dropped) + BPF_CORE_READ(xdp, rx_queue_full);
 	found->kind = XDP;
+	found->queue = BPF_CORE_READ(xdp, queue_id) + 1;
 	return BPF_CORE_READ(xdp, dev);
 }
 

@@ -64,6 +64,7 @@ fn socket(bytes: &[u8]) -> Option<(u64, PacketSocket)> {
         },
         packets: word(layout::PACKET_SOCKET_PACKETS)?.into(),
         waiting: word(layout::PACKET_SOCKET_WAITING)?.into(),
+        queue: word(layout::PACKET_SOCKET_QUEUE)?.checked_sub(1),
         lost: long(layout::PACKET_SOCKET_LOST)?,
     };
     Some((inode, socket))
@@ -78,7 +79,7 @@ mod tests {
         let mut bytes = vec![0; layout::SIZEOF_PACKET_SOCKET];
         bytes[..8].copy_from_slice(&77_u64.to_ne_bytes());
         bytes[8..16].copy_from_slice(&30_u64.to_ne_bytes());
-        for (at, word) in [(16, 812_u32), (20, 5), (24, 900), (28, 1), (32, 4)] {
+        for (at, word) in [(16, 812_u32), (20, 5), (24, 900), (28, 1), (32, 4), (36, 3)] {
             bytes[at..at + 4].copy_from_slice(&word.to_ne_bytes());
         }
         bytes[40..43].copy_from_slice(b"ids");
@@ -89,6 +90,7 @@ mod tests {
         assert_eq!((read.netns, read.netdev.as_str()), (5, "eth0"));
         assert_eq!(read.kind, CaptureKind::Ring);
         assert_eq!((read.packets, read.lost, read.waiting), (900, 30, 4));
+        assert_eq!(read.queue, Some(2));
         for end in 0..bytes.len() {
             assert_eq!(socket(&bytes[..end]), None, "{end} bytes");
         }

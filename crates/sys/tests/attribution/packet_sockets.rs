@@ -149,7 +149,8 @@ fn an_xdp_socket_has_what_its_ring_took_and_what_found_it_full() {
         counted.packet_sockets.retain(|it| it.netns == netns());
         let [row] = &counted.packet_sockets[..] else { panic!("{counted:?}") };
         let truth = xdp_statistics(&xdp).unwrap();
-        assert_eq!((row.kind, row.netdev.as_str()), (CaptureKind::Xdp, "there"));
+        let place = (row.kind, row.netdev.as_str(), row.queue);
+        assert_eq!(place, (CaptureKind::Xdp, "there", Some(0)));
         // Some descriptors may have neighbour discovery's packets of before.
         assert!((RING / 2..=RING).contains(&(row.packets as u32)), "{row:?}");
         assert_eq!(row.lost, truth.rx_dropped + truth.rx_ring_full.unwrap());
