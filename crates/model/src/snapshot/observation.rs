@@ -25,8 +25,8 @@ pub struct Observation {
 }
 
 impl Observation {
-    /// Names the program whose `AF_XDP` socket uses an rx queue, and the CPUs to which it is pinned.
-    /// netlink tells neither, and older kernels not even the use.
+    /// Names the program whose `AF_XDP` socket uses an rx queue, and the CPUs to which it is
+    /// pinned. netlink tells neither, and older kernels not even the use.
     pub fn name_users_of_queues(&mut self) {
         let Self { after, attribution, .. } = self;
         let own = after.machine.netns;

@@ -335,9 +335,11 @@ impl Tracer {
         let flows = u64::from(self.flows.as_ref().is_some_and(Loaded::is_attached));
         let runs = |program| u64::from(self.loaded.iter().any(|loaded| loaded.runs(program)));
         let packet_programs = flows + 2 * u64::from(self.forward);
-        // sock_recv_length is called for each read of any socket. Recording the queue of each
-        // datagram, examined or not, takes as much as four calls (evidence/performance.md).
-        let read_programs = 1 + runs("udp_read_length") + 4 * runs("udp_arrives");
+        // sock_recv_length and skb_copy_datagram_iovec are called for each read of any socket.
+        // Recording the queue of each datagram, examined or not, takes as much as four calls
+        // (evidence/performance.md).
+        let read_programs =
+            1 + runs("udp_read_length") + runs("copied_read") + 4 * runs("udp_arrives");
         own_cost::estimate(attribution, Unlisted { wakeups, packet_programs, read_programs })
     }
 }
