@@ -101,7 +101,7 @@ impl Vmm {
     /// if nothing is there.
     fn take(&self, wait: &File, mut next: impl FnMut(&mut Taken) -> Result<bool>) -> Result<Taken> {
         let mut taken = Taken { pid: std::process::id(), ..Taken::default() };
-        let deadline = Instant::now() + PATIENCE;
+        let deadline = Instant::now() + 2 * PATIENCE;
         loop {
             while next(&mut taken)? {}
             let mut descriptors = [PollFd::from_borrowed_fd(wait.as_fd(), PollFlags::IN)];

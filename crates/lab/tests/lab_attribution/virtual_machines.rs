@@ -20,8 +20,8 @@ struct Way {
     /// Creates the netdev `machine`, whose virtual machine has this address.
     setup: &'static str,
     address: &'static str,
-    /// The device that the program opens.
-    device: &'static str,
+    /// Whether the program has opened it.
+    is_open: &'static str,
     /// Arguments of the program.
     arguments: &'static str,
     resolved: &'static [QueueResolution],
@@ -35,12 +35,16 @@ const TAP: &str = "modprobe tun; ip tuntap add dev machine mode tap && \
 /// A tap gets what the guest routes, and its packets have lost the NAPI id.
 const BY_FLOW: &[QueueResolution] = &[QueueResolution::FlowHash, QueueResolution::FiveTuple];
 
-const WAYS: [Way; 3] = [
+const MACVTAP: &str = "modprobe macvtap; \
+    ip link add link eth0 name machine type macvtap mode bridge && \
+    ip link set machine address 02:00:00:00:00:02 up";
+
+const WAYS: [Way; 4] = [
     Way {
         name: "tap, read by the program",
         setup: TAP,
         address: "10.79.0.2",
-        device: "/dev/net/tun",
+        is_open: "grep -qs 'iff:.machine' /proc/[0-9]*/fdinfo/*",
         arguments: "--tap machine",
         resolved: BY_FLOW,
     },
@@ -48,20 +52,32 @@ const WAYS: [Way; 3] = [
         name: "tap, vhost",
         setup: TAP,
         address: "10.79.0.2",
-        device: "/dev/net/tun",
+        is_open: "grep -qs 'iff:.machine' /proc/[0-9]*/fdinfo/*",
         arguments: "--tap machine --vhost",
         resolved: BY_FLOW,
     },
     Way {
         name: "macvtap, vhost",
-        setup: "modprobe macvtap; ip link add link eth0 name machine type macvtap mode bridge && \
-            ip link set machine address 02:00:00:00:00:02 up",
+        setup: MACVTAP,
         address: "10.77.0.9",
-        device: "/dev/tap$(cat /sys/class/net/machine/ifindex)",
+        is_open: "find /proc/[0-9]*/fd -lname /dev/tap$(cat /sys/class/net/machine/ifindex) \
+            2>/dev/null | grep -q .",
         arguments: "--tap /dev/tap$(cat /sys/class/net/machine/ifindex) --vhost",
         resolved: &[QueueResolution::Direct],
     },
+    Way {
+        name: BESIDE,
+        setup: MACVTAP,
+        address: "10.77.0.9",
+        is_open: "find /proc/[0-9]*/fd -lname /dev/tap$(cat /sys/class/net/machine/ifindex) \
+            2>/dev/null | grep -q .",
+        arguments: "--tap /dev/tap$(cat /sys/class/net/machine/ifindex) --vhost",
+        resolved: &[],
+    },
 ];
+
+/// The packets keep the socket of the sender, a macvlan beside it.
+const BESIDE: &str = "macvtap, from a macvlan";
 
 pub(crate) fn take_what_netsilo_counts(lab: &Lab) {
     lab.sh("modprobe vhost_net").unwrap();
@@ -69,7 +85,7 @@ pub(crate) fn take_what_netsilo_counts(lab: &Lab) {
 }
 
 fn takes_what_netsilo_counts(lab: &Lab, way: &Way) {
-    let Way { name, setup, address, device, arguments, resolved } = way;
+    let Way { name, setup, address, is_open, arguments, resolved } = way;
     lab.sh(setup).unwrap();
     let (peer, guest) = (lab.peer(0).unwrap(), Lab::guest_address(0));
     peer.sh(&format!("ip route replace 10.79.0.0/24 via {guest}")).unwrap();
@@ -79,16 +95,25 @@ fn takes_what_netsilo_counts(lab: &Lab, way: &Way) {
     let start = |datagrams: u64| {
         let vmm = exact::command(&format!("vmm --datagrams {datagrams} --cpu 5")).unwrap();
         let vmm = lab.spawn(&format!("{vmm} {arguments}")).unwrap();
-        lab.sh(&format!(
-            "for _ in $(seq 100); do find /proc/[0-9]*/fd -lname {device} 2>/dev/null | \
-             grep -q . && exit 0; sleep 0.1; done; exit 1"
-        ))
-        .unwrap();
+        lab.sh(&format!("for _ in $(seq 100); do {is_open} && exit 0; sleep 0.1; done; exit 1"))
+            .unwrap();
         vmm
     };
+    if *name == BESIDE {
+        lab.sh("ip netns add inside && \
+             ip link add link eth0 name inner netns inside type macvlan mode bridge && \
+             ip -n inside addr add 10.77.0.8/24 dev inner && ip -n inside link set inner up && \
+             ip -n inside neigh add 10.77.0.9 lladdr 02:00:00:00:00:02 dev inner nud permanent")
+            .unwrap();
+    }
     let send = || {
         let send = "send --udp --unanswered --port 7000 --ports 8 --flows 8 --bytes 200000";
         let send = format!("{send} --size 1000 --dest {address}");
+        if *name == BESIDE {
+            let program = exact::program().unwrap();
+            lab.sh(&format!("ip netns exec inside '{}' exact {send}", program.display())).unwrap();
+            return;
+        }
         peer.exact(&send).unwrap().wait(PATIENCE).unwrap().ok().unwrap();
     };
     let vmm_taken = |vmm: Job| {
@@ -128,7 +153,7 @@ fn takes_what_netsilo_counts(lab: &Lab, way: &Way) {
         resolved.contains(&it.resolved) && polls.is_some_and(|poll| poll.netdev == "eth0")
     });
     let from_nic: u64 = from_nic.map(|it| it.bytes).sum();
-    let all = DATAGRAMS * (1000 + HEADERS);
+    let all = if *name == BESIDE { 0 } else { DATAGRAMS * (1000 + HEADERS) };
     assert!(
         from_nic + 1042 * attribution.lost_events >= all,
         "{name}: {from_nic} of {all}: {reads:#?}"
@@ -147,8 +172,9 @@ fn takes_what_netsilo_counts(lab: &Lab, way: &Way) {
         holder.netdevs.iter().all(is_machine) && !holder.netdevs.is_empty(),
         "{name}: {holder:#?}"
     );
+    assert_eq!(holder.here, holder.netdevs, "{name}");
     let has = |role| holder.threads.values().any(|it| it.role == role);
     assert!(has(TapThreadRole::Vcpu(0)), "{name}: {holder:#?}");
     assert_eq!(has(TapThreadRole::Vhost), by_vhost, "{name}: {holder:#?}");
-    lab.sh("ip link del machine; echo 0 > /proc/sys/net/ipv4/ip_forward").unwrap();
+    lab.sh("ip link del machine; ip netns del inside 2>/dev/null; echo 0 > /proc/sys/net/ipv4/ip_forward").unwrap();
 }

@@ -34,8 +34,8 @@ pub struct TapReader {
     pub taken_on: BTreeMap<CpuId, f64>,
     /// The CPU that put most of them into the tap.
     pub sent_on: Option<CpuId>,
-    /// The threads that take packets: vhost workers; without one, the thread that ran most and
-    /// runs no CPU of a virtual machine. Empty if not read.
+    /// The threads that take packets: vhost workers; without one, the only thread that ran and
+    /// does not run a CPU of a virtual machine. Empty if it is not known which take them.
     pub takers: Vec<TapThreadLine>,
     /// The threads that run CPUs of the virtual machine, by number. Empty if they are not known.
     pub vcpus: Vec<TapThreadLine>,
@@ -70,8 +70,8 @@ impl TapReader {
         }
     }
 
-    /// The longest wait for a CPU of a thread that takes packets.
-    pub fn waits(&self) -> Option<&TapThreadLine> {
+    /// The thread that takes packets and waited for a CPU longest.
+    pub fn longest_waiting(&self) -> Option<&TapThreadLine> {
         let waited = |it: &TapThreadLine| it.time.map_or(0.0, |time| time.waited);
         self.takers.iter().max_by(|a, b| waited(a).total_cmp(&waited(b)))
     }
@@ -106,7 +106,7 @@ pub fn tap_readers(observation: &Observation, rates: &Rates) -> Vec<TapReader> {
                 comm: holder.comm.clone(),
                 guest: holder.guest.clone(),
                 netdevs: holder.netdevs.iter().cloned().collect(),
-                takers: takers(holder).map(line).collect(),
+                takers: takers(holder, old).map(line).collect(),
                 vcpus: vcpus(holder).into_iter().map(line).collect(),
                 bytes_per_s: taken.bytes_per_s,
                 packets_per_s: taken.packets_per_s,
@@ -122,11 +122,17 @@ pub fn tap_readers(observation: &Observation, rates: &Rates) -> Vec<TapReader> {
     readers
 }
 
-fn takers(holder: &TapHolder) -> impl Iterator<Item = (&u32, &TapThread)> {
+fn takers<'a>(
+    holder: &'a TapHolder,
+    old: Option<&TapHolder>,
+) -> impl Iterator<Item = (&'a u32, &'a TapThread)> {
     let of = |role| holder.threads.iter().filter(move |(_, it)| it.role == role);
     let has_vhost = of(TapThreadRole::Vhost).next().is_some();
-    let own = of(TapThreadRole::Other).max_by_key(|(_, it)| it.time.run_ns);
-    of(TapThreadRole::Vhost).chain(own.filter(|_| !has_vhost))
+    let runs = |tid: &u32| old.and_then(|it| it.threads.get(tid)).map_or(0, |it| it.time.runs);
+    let others = of(TapThreadRole::Other).filter(|(tid, it)| it.time.runs > runs(tid));
+    let others: Vec<_> = others.collect();
+    let only = others.first().copied().filter(|_| others.len() == 1 && !has_vhost);
+    of(TapThreadRole::Vhost).chain(only)
 }
 
 fn vcpus(holder: &TapHolder) -> Vec<(&u32, &TapThread)> {
@@ -160,6 +166,10 @@ impl Taken {
             row.protocol == Protocol::Tap && (row.consumer.tgid == tgid || by_worker)
         };
         let rows = || attribution.consumption.iter().filter(is_its);
+        // Then its workers are not known.
+        if holder.threads.is_empty() && rows().next().is_none() {
+            return Self::default();
+        }
         let sum = |of: &dyn Fn(&Consumption) -> u64| rows().map(of).fold(0, u64::saturating_add);
         let (bytes, packets) = (sum(&|it| it.bytes), sum(&|it| it.events));
         let mut on: BTreeMap<CpuId, f64> = BTreeMap::new();
@@ -178,6 +188,8 @@ impl Taken {
 
 #[cfg(test)]
 mod tests {
+    use std::collections::BTreeSet;
+
     use super::*;
     use std::time::Duration;
 
@@ -191,7 +203,7 @@ mod tests {
             role,
             kthread: comm.starts_with("vhost"),
             start_time: 5,
-            time: ThreadTime { run_ns, wait_ns, runs: 1 },
+            time: ThreadTime { run_ns, wait_ns, runs: run_ns },
             cpu: CpuId(1),
             cpus: CpuSet::first(2),
         }
@@ -204,8 +216,10 @@ mod tests {
             comm: "qemu".into(),
             guest: Some("web1".into()),
             netdevs: ["vnet0".to_owned()].into(),
+            here: BTreeSet::new(),
             threads: [
-                (812, thread("qemu", TapThreadRole::Other, 1, 0)),
+                (812, thread("qemu", TapThreadRole::Other, time, 0)),
+                (813, thread("worker", TapThreadRole::Other, 1, 0)),
                 (814, thread("CPU 1/KVM", TapThreadRole::Vcpu(1), 0, 0)),
                 (815, thread("CPU 0/KVM", TapThreadRole::Vcpu(0), 0, 0)),
                 (900, thread("vhost-812", TapThreadRole::Vhost, time, 2 * time)),
@@ -234,7 +248,7 @@ mod tests {
             (lines(&reader.takers), lines(&reader.vcpus)),
             (vec![(900, 900)], vec![(815, 812), (814, 812)])
         );
-        let waits = reader.waits().unwrap().time.unwrap();
+        let waits = reader.longest_waiting().unwrap().time.unwrap();
         assert!((waits.ran - 0.25).abs() < 0.01 && (waits.waited - 0.5).abs() < 0.02, "{waits:?}");
         assert_eq!((reader.bytes_per_s, reader.sent_on), (None, None), "nobody counted");
     }
@@ -274,12 +288,17 @@ mod tests {
     }
 
     #[test]
-    fn a_program_without_a_worker_takes_packets_itself() {
+    fn without_a_worker_the_only_thread_that_ran_takes_packets() {
         let mut host = host();
         for holders in [&mut host.before.tap_holders, &mut host.after.tap_holders] {
             holders.as_mut().unwrap().get_mut(&812).unwrap().threads.remove(&900);
         }
-        let takers = &readers(&host)[0].takers;
-        assert_eq!(takers.iter().map(|it| it.tid).collect::<Vec<_>>(), [812]);
+        let takers = |host: &Observation| -> Vec<u32> {
+            readers(host)[0].takers.iter().map(|it| it.tid).collect()
+        };
+        assert_eq!(takers(&host), [812]);
+        let holder = host.after.tap_holders.as_mut().unwrap().get_mut(&812).unwrap();
+        holder.threads.get_mut(&813).unwrap().time.runs = 9;
+        assert_eq!(takers(&host), [0; 0], "which of the two is not known");
     }
 }

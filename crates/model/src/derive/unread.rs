@@ -123,6 +123,8 @@ struct Arrivals<'a> {
     /// Bytes per second that were read and whose queue was not found: in another namespace only if
     /// packets leave this one.
     unresolved: f64,
+    /// The same that taps took. What leaves through a tun or tap is also in what left.
+    unresolved_by_taps: f64,
     /// Bytes per second of reads that were not counted, at most: the first of each TCP socket.
     uncounted: f64,
 }
@@ -145,10 +147,12 @@ impl<'a> Arrivals<'a> {
             return None;
         }
         let unresolved = attribution.consumption.iter().filter(|it| {
-            let takes = it.protocol.is_counted_on_entry() || it.protocol == Protocol::Tap;
             let may_be_here = left || it.consumer.netns == netns;
-            takes && may_be_here && it.resolved == QueueResolution::Unresolved
+            may_be_here && it.resolved == QueueResolution::Unresolved
         });
+        let by_taps = unresolved.clone().filter(|it| it.protocol == Protocol::Tap);
+        let by_taps: u64 = by_taps.map(|it| it.bytes).sum();
+        let unresolved = unresolved.filter(|it| it.protocol.is_counted_on_entry());
         let unresolved: u64 = unresolved.map(|it| it.bytes).sum();
         let tunnelled: u64 = here().map(|it| it.tunnelled_bytes).sum();
         let dropped = attribution.drops.iter().filter(|it| !it.is_sent());
@@ -167,6 +171,7 @@ impl<'a> Arrivals<'a> {
             after: &observation.after,
             of_any: (dropped as f64 + tunnelled as f64 * TUNNEL_HEADERS) / seconds,
             unresolved: unresolved as f64 / seconds,
+            unresolved_by_taps: by_taps as f64 / seconds,
             uncounted: uncounted / seconds,
         })
     }
@@ -193,7 +198,11 @@ impl<'a> Arrivals<'a> {
         let others = per_s(others.map(|it| it.bytes).sum());
         let read = (silo.bytes_per_s.unwrap_or(0.0) - others).max(0.0);
         let forwarded: f64 = silo.forwards.iter().map(|to| to.bytes_per_s).sum();
-        Some(self.rest(per_s(arrived), read, forwarded + taps + self.unresolved))
+        Some(self.rest(
+            per_s(arrived),
+            read,
+            forwarded + taps + self.unresolved + self.unresolved_by_taps,
+        ))
     }
 
     /// What sockets of this machine send each other, too, has no queue: it is judged as a whole.

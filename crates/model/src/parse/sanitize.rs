@@ -76,8 +76,10 @@ impl Snapshot {
         for holder in self.tap_holders.iter_mut().flat_map(|it| it.values_mut()) {
             escape_all(holder.guest.iter_mut().chain([&mut holder.comm]));
             escape_all(holder.threads.values_mut().map(|it| &mut it.comm));
-            let netdevs = std::mem::take(&mut holder.netdevs).into_iter();
-            holder.netdevs = netdevs.map(|it: String| escaped(&it).into_owned()).collect();
+            for names in [&mut holder.netdevs, &mut holder.here] {
+                let all = std::mem::take(names).into_iter();
+                *names = all.map(|it: String| escaped(&it).into_owned()).collect();
+            }
         }
         self.namespaces.iter_mut().flat_map(|it| &mut it.all).for_each(escape_namespace);
         escape_all(self.gaps.iter_mut().flat_map(|gap| [&mut gap.what, &mut gap.why]));

@@ -16,7 +16,7 @@ pub fn of_cgroup(path: &str) -> Option<String> {
     let mut scopes = scopes.filter_map(|(at, name)| Some((at, name.strip_suffix(".scope")?)));
     scopes.find_map(|(at, scope)| match scope.strip_prefix("machine-") {
         Some(escaped) => {
-            let name = escaped.replace("\\x2d", "-");
+            let name = unescaped(escaped);
             let (driver, rest) = name.split_once('-')?;
             let (number, name) = rest.split_once('-')?;
             let is_one = driver == "qemu" && number.bytes().all(|it| it.is_ascii_digit());
@@ -24,6 +24,23 @@ pub fn of_cgroup(path: &str) -> Option<String> {
         }
         None => (folders.get(at.checked_sub(1)?) == Some(&"qemu.slice")).then(|| scope.to_owned()),
     })
+}
+
+/// A name without the escapes of `systemd-escape`: `\x2d` is a byte.
+fn unescaped(name: &str) -> String {
+    let mut bytes = Vec::new();
+    let mut parts = name.split("\\x");
+    bytes.extend(parts.next().unwrap_or_default().bytes());
+    for part in parts {
+        match part.get(..2).and_then(|digits| u8::from_str_radix(digits, 16).ok()) {
+            Some(byte) => {
+                bytes.push(byte);
+                bytes.extend(part.bytes().skip(2));
+            }
+            None => bytes.extend(b"\\x".iter().copied().chain(part.bytes())),
+        }
+    }
+    String::from_utf8_lossy(&bytes).into_owned()
 }
 
 /// The name in the arguments of a program (`/proc/PID/cmdline`): QEMU's `-name`, Firecracker's
@@ -39,7 +56,12 @@ pub fn of_arguments(cmdline: &str) -> Option<String> {
         let name = first.or_else(|| value.split(',').next().filter(|it| !it.contains('=')))?;
         Some(name.strip_prefix("guest=").unwrap_or(name).to_owned())
     };
-    value("-name").and_then(of_qemu).or_else(|| value("--id").map(str::to_owned))
+    let program = words[0].rsplit('/').next()?;
+    match program {
+        _ if program.starts_with("qemu") || program == "kvm" => value("-name").and_then(of_qemu),
+        _ if program.starts_with("firecracker") => value("--id").map(str::to_owned),
+        _ => None,
+    }
 }
 
 /// What a thread of this name (`comm`) does.
@@ -86,6 +108,8 @@ mod tests {
         let of = |path| of_cgroup(path);
         let libvirt = r"/machine.slice/machine-qemu\x2d3\x2dweb\x2d1.scope/libvirt/emulator";
         assert_eq!(of(libvirt).as_deref(), Some("web-1"));
+        let escaped = r"/machine.slice/machine-qemu\x2d3\x2da\x5fb\xzz.scope";
+        assert_eq!(of(escaped).as_deref(), Some(r"a_b\xzz"));
         assert_eq!(of("/qemu.slice/100.scope").as_deref(), Some("100"));
         let others =
             ["/machine.slice/machine-lxc\\x2d3\\x2dweb.scope", "/user.slice/100.scope", ""];
@@ -94,7 +118,8 @@ mod tests {
         let qemu = of(&["qemu", "-name", "guest=web1,debug-threads=on", "-S"]);
         assert_eq!(qemu.as_deref(), Some("web1"));
         assert_eq!(of(&["qemu", "-name", "web2,process=q"]).as_deref(), Some("web2"));
-        assert_eq!(of(&["firecracker", "--id", "f1", ""]).as_deref(), Some("f1"));
+        assert_eq!(of(&["/usr/bin/firecracker", "--id", "f1", ""]).as_deref(), Some("f1"));
+        assert_eq!(of(&["openvpn", "--id", "7", "-name", "x"]), None);
         assert_eq!(
             [of(&["qemu", "-name", "debug-threads=on"]), of(&["qemu", "-name"])],
             [None, None]

@@ -58,7 +58,8 @@ pub struct Snapshot {
     /// Processes that hold sockets of any network namespace; `None` if not read.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub socket_readers: Option<SocketReaders>,
-    /// Processes that hold taps of any network namespace, by thread group; `None` if not read.
+    /// Processes that hold taps, by thread group: of any network namespace if the kernel has
+    /// vhost-net or this namespace has a tap, else none is looked for. `None` if not read.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub tap_holders: Option<BTreeMap<u32, TapHolder>>,
     /// The other network namespaces; `None` if not read.

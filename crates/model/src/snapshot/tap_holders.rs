@@ -17,6 +17,9 @@ pub struct TapHolder {
     pub guest: Option<String>,
     /// Names of the netdevs, as in the network namespace of each.
     pub netdevs: BTreeSet<String>,
+    /// Those of them that are in netsilo's own network namespace, as far as that is known.
+    #[serde(default, skip_serializing_if = "BTreeSet::is_empty")]
+    pub here: BTreeSet<String>,
     /// Its threads, and the kernel threads that work for it, by thread id. Empty if there are too
     /// many.
     pub threads: BTreeMap<u32, TapThread>,

@@ -5,8 +5,8 @@
  *
  * Their reads copy packets with skb_copy_datagram_iter(). The copied packet has its socket, NAPI
  * id, queue, hash, and the CPU that allocated (and so polled) it. MPTCP moves the packets of all
- * subflows to one socket. The packet of a tap (tun, macvtap) has its netdev instead of a socket; a
- * program reads it, or a vhost worker for a virtual machine. The hook runs for TCP too, so it is
+ * subflows to one socket. The packet of a tap (tun, macvtap) has its netdev; a program reads it, or
+ * a vhost worker for a virtual machine. The hook runs for TCP too, so it is
  * attached only if it is asked for, if a program has used MPTCP or SCTP, or if there are taps. A
  * peek counts like a read. Not seen: splice, rings of packet sockets, XDP_REDIRECT into a tap.
  *
@@ -55,28 +55,28 @@ SEC("tp_btf/skb_copy_datagram_iovec")
 int BPF_PROG(copied_read, const struct sk_buff *skb, int bytes)
 {
 	const struct sock *sk = skb->sk;
-	/* Of UDP, this may be no address. */
+	/* Of TCP NULL, of UDP maybe no address. */
 	const struct net_device *dev = skb->dev;
 	struct read read = { .poll_cpu = -1, .protocol_cpu = -1 };
 	struct packet packet;
 	u32 weight, reads, packets;
-	u64 kind = 0;
+	u64 kind = dev ? kind_of(dev) : 0;
 
 	if (bytes < 0)
 		return 0;
-	if (sk) {
+	/* From one macvtap to another a packet keeps its sender's socket. */
+	if (is_macvtap(kind) && !(sk && sk->__sk_common.skc_family == AF_PACKET))
+		read.protocol = TAP;
+	else if (sk)
 		read.protocol = protocol_of(sk);
-	} else {
-		kind = kind_of(dev);
-		if (is_tun(kind) || is_macvtap(kind))
-			read.protocol = TAP;
-	}
+	else if (is_tun(kind))
+		read.protocol = TAP;
 	if (!read.protocol)
 		return 0;
 	weight = read_weight();
 	if (!weight)
 		return 0;
-	read.netns = sk ? netns_of(sk) : BPF_CORE_READ(dev, nd_net.net, ns.inum);
+	read.netns = read.protocol == TAP ? BPF_CORE_READ(dev, nd_net.net, ns.inum) : netns_of(sk);
 	reads = read.protocol == TAP && bytes <= BEFORE_TAG ? 0 : weight;
 	packets = read.protocol == TCP ? 0 : pieces_of(skb);
 	if (read.protocol == PACKET && BPF_CORE_READ_BITFIELD(skb, pkt_type) == PACKET_OUTGOING) {

@@ -159,8 +159,11 @@ impl Tracer {
             let loaded = self.load_later(&Source::forward());
             self.loaded.extend(loaded);
         }
-        let of_taps = self.sends_to_tun || has_taps();
-        if !self.copied && (self.options.ip_packets || of_taps || uses_mptcp_or_sctp()) {
+        let is_needed = || {
+            let taps = self.sends_to_tun || has_taps();
+            self.options.ip_packets || taps || uses_mptcp_or_sctp()
+        };
+        if !self.copied && is_needed() {
             self.copied = true;
             let loaded = self.load_later(&Source::copied());
             self.loaded.extend(loaded);

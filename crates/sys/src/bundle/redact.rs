@@ -253,6 +253,9 @@ fn tap_holders(json: &[u8]) -> Option<Vec<u8>> {
         for holder in holders.values_mut() {
             holder.comm = without_addresses(&holder.comm);
             holder.guest = holder.guest.as_deref().map(without_addresses);
+            for thread in holder.threads.values_mut() {
+                thread.comm = without_addresses(&thread.comm);
+            }
         }
     }
     serde_json::to_vec_pretty(&read).ok()

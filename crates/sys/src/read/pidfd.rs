@@ -1,9 +1,9 @@
-//! Reads data about packets of another process's socket. `pidfd_getfd` borrows the socket; socket
-//! options give the data.
+//! Reads data about packets of another process's socket, or the namespace of its tap. `pidfd_getfd`
+//! borrows the descriptor; socket options or a request give the data.
 //!
 //! Needs permission to trace that process (root). The borrowed socket is closed at once.
 
-use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 
 use netsilo_model::derive::sock_diag::Incoming;
 use netsilo_model::machine::cpuset::CpuId;
@@ -46,7 +46,25 @@ impl Process {
         let locks = socket_option(&socket, libc::SO_BUF_LOCK).ok();
         Ok((bytes, locks.map(|locks| locks & SOCK_RCVBUF_LOCK != 0)))
     }
+
+    /// The inode number of the network namespace that has the tun or tap of its descriptor `fd`
+    /// (`TUNGETDEVNETNS`, 5.2).
+    #[allow(unsafe_code)]
+    pub(crate) fn netns_of_tun(&self, fd: i32) -> Result<u32, Errno> {
+        let tun = pidfd_getfd(&self.0, fd, PidfdGetfdFlags::empty())?;
+        // SAFETY: the request has no argument.
+        let namespace = unsafe { libc::ioctl(tun.as_raw_fd(), TUNGETDEVNETNS) };
+        if namespace < 0 {
+            return Err(Errno::from_raw_os_error(errno()));
+        }
+        // SAFETY: the kernel has just opened it for this process.
+        let namespace = unsafe { OwnedFd::from_raw_fd(namespace) };
+        u32::try_from(rustix::fs::fstat(&namespace)?.st_ino).map_err(|_| Errno::OVERFLOW)
+    }
 }
+
+/// `include/uapi/linux/if_tun.h`: `_IO('T', 227)`.
+const TUNGETDEVNETNS: libc::Ioctl = 0x54e3;
 
 /// `include/uapi/linux/socket.h`
 const SOCK_RCVBUF_LOCK: u32 = 2;

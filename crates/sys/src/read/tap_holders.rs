@@ -1,10 +1,12 @@
 //! Processes that hold taps, with their threads and vhost workers.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::fs;
+use std::io::ErrorKind;
 use std::path::Path;
 
 use netsilo_model::parse::pid_stat::{PidStat, pid_stat};
+use netsilo_model::parse::schedstat::link_inode;
 use netsilo_model::parse::virtual_machine::{
     maker_of_vhost, of_arguments, of_cgroup, role, tun_of_descriptor,
 };
@@ -14,6 +16,7 @@ use netsilo_model::snapshot::tap_holders::{TapHolder, TapThread, TapThreadRole};
 
 use crate::files::error::ReadError;
 use crate::files::root::Root;
+use crate::read::pidfd;
 use crate::read::process::Process;
 
 /// Maximum number of threads that are read, of all processes together.
@@ -23,7 +26,7 @@ const MOST_THREADS: usize = 1024;
 pub(crate) type Holders = BTreeMap<u32, TapHolder>;
 
 /// Reads them. Searches `/proc` if there may be any: this network namespace has a tap, or the
-/// kernel has vhost-net, whose taps may be in others. `known`: read the times of these only.
+/// kernel has vhost-net, whose taps may be in others. `known`: read the threads of these only.
 pub(crate) fn read(
     root: &Root,
     netdevs: &[Netdev],
@@ -55,28 +58,55 @@ fn may_have_taps(root: &Root, netdevs: &[Netdev]) -> bool {
 fn search(root: &Root, netdevs: &[Netdev]) -> Result<Holders, ReadError> {
     let mut holders = Holders::new();
     let proc = root.path("/proc").map_err(|e| ReadError::from_io("/proc", e))?;
+    let here = root.link("/proc/thread-self/ns/net").ok().and_then(|it| link_inode(&it, "net"));
     for tgid in root.list("/proc")?.iter().filter_map(|name| name.parse::<u32>().ok()) {
         let dir = proc.join(tgid.to_string());
-        let fds = fs::read_dir(dir.join("fd")).into_iter().flatten().flatten();
-        let name = |fd: fs::DirEntry| {
-            let name = tap(&fd.path(), &dir.join("fdinfo").join(fd.file_name()))?;
-            let ifindex = name.strip_prefix("/dev/tap").and_then(|it| it.parse().ok());
-            let netdev = netdevs.iter().find(|it| Some(it.ifindex) == ifindex);
-            Some(netdev.map_or(name, |it| it.name.clone()))
+        let fds = match fs::read_dir(dir.join("fd")) {
+            // Without root, nothing would be seen, although there may be many.
+            Err(e) if e.kind() == ErrorKind::PermissionDenied => {
+                return Err(ReadError::from_io("/proc/PID/fd", e));
+            }
+            fds => fds.into_iter().flatten().flatten(),
         };
-        let taps: BTreeSet<String> = fds.filter_map(name).collect();
-        if taps.is_empty() {
+        let mut holder = TapHolder::default();
+        for fd in fds {
+            let Some(name) = tap(&fd.path(), &dir.join("fdinfo").join(fd.file_name())) else {
+                continue;
+            };
+            let of_class = name.strip_prefix("/dev/").and_then(|it| macvtap(root, netdevs, it));
+            let number = || fd.file_name().to_str()?.parse().ok();
+            let is_here = || here.is_some() && number().and_then(|fd| netns(tgid, fd)) == here;
+            if of_class.is_some() || is_here() {
+                holder.here.insert(of_class.clone().unwrap_or_else(|| name.clone()));
+            }
+            holder.netdevs.insert(of_class.unwrap_or(name));
+        }
+        if holder.netdevs.is_empty() {
             continue;
         }
         let Ok(comm) = root.parse(&format!("/proc/{tgid}/comm"), scalar::word) else { continue };
-        let guest = guest(root, tgid);
-        holders.insert(tgid, TapHolder { comm, guest, netdevs: taps, threads: BTreeMap::new() });
+        (holder.comm, holder.guest) = (comm, guest(root, tgid));
+        holders.insert(tgid, holder);
     }
     Ok(holders)
 }
 
-/// The tap of a descriptor: a netdev's name, or the device of a macvtap, called after its interface
-/// index.
+/// The network namespace of the tun or tap of a descriptor.
+fn netns(tgid: u32, fd: i32) -> Option<u32> {
+    pidfd::Process::open(tgid).ok()?.netns_of_tun(fd).ok()
+}
+
+/// The macvtap or ipvtap of this network namespace whose device this is: the number is its
+/// interface index, which another one in another namespace may have, too.
+fn macvtap(root: &Root, netdevs: &[Netdev], device: &str) -> Option<String> {
+    let classes = ["macvtap", "ipvtap"];
+    let mut classes = classes.into_iter().map(|it| format!("/sys/class/{it}/{device}"));
+    let ifindex: u32 = device.strip_prefix("tap")?.parse().ok()?;
+    let netdev = netdevs.iter().find(|it| it.ifindex == ifindex)?;
+    classes.any(|path| root.exists(&path)).then(|| netdev.name.clone())
+}
+
+/// The tap of a descriptor: a netdev's name, or the device of a macvtap.
 fn tap(fd: &Path, information: &Path) -> Option<String> {
     let link = fs::read_link(fd).ok()?;
     match link.to_str()? {
@@ -108,10 +138,6 @@ fn threads(
     let tids: Vec<u32> = tids.iter().filter_map(|it| it.parse().ok()).collect();
     let workers = workers.iter().filter(|(maker, _)| tids.contains(maker)).map(|it| it.1);
     let workers: Vec<u32> = workers.collect();
-    if tids.len() + workers.len() > *room {
-        return BTreeMap::new();
-    }
-    *room -= tids.len() + workers.len();
     let dirs = tids.iter().map(|tid| (*tid, format!("/proc/{tgid}/task/{tid}"), false));
     let workers = workers.iter().map(|tid| (*tid, format!("/proc/{tid}"), true));
     let mut named: Vec<_> = dirs
@@ -130,6 +156,10 @@ fn threads(
     if named.iter().any(|it| it.3 == TapThreadRole::Vhost) {
         named.retain(|it| it.3 != TapThreadRole::Other);
     }
+    if named.len() > *room {
+        return BTreeMap::new();
+    }
+    *room -= named.len();
     let thread = |(tid, dir, kthread, role, comm): (u32, String, bool, TapThreadRole, String)| {
         let stat = root.read(&format!("{dir}/stat")).ok()?;
         let PidStat { kthread: is_kthread, start_time, .. } = pid_stat(&stat).ok()?;

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use netsilo_lab::exact::{Taken, program};
 use netsilo_model::machine::cpuset::CpuId;
 use netsilo_model::snapshot::attribution::{Protocol, QueueResolution};
-use netsilo_model::snapshot::tap_holders::{TapHolder, TapThreadRole};
+use netsilo_model::snapshot::tap_holders::{TapHolder, TapThread, TapThreadRole};
 use netsilo_sys::bpf::tracer::{Options, Tracer};
 use netsilo_sys::files::root::Root;
 use netsilo_sys::read::snapshot::snapshot;
@@ -26,12 +26,25 @@ pub(crate) fn machine(datagrams: u64) -> std::process::Child {
     let datagrams = datagrams.to_string();
     let mut vmm = std::process::Command::new(program().unwrap());
     vmm.args(["exact", "vmm", "--tap", "tap-here", "--cpu", "1", "--datagrams", &datagrams]);
-    vmm.stdout(Stdio::piped()).spawn().unwrap()
+    let vmm = vmm.stdout(Stdio::piped()).spawn().unwrap();
+    let deadline = Instant::now() + Duration::from_secs(20);
+    while !has_opened_its_tap(vmm.id()) {
+        assert!(Instant::now() < deadline, "the tap is not opened");
+        std::thread::sleep(Duration::from_millis(10));
+    }
+    vmm
+}
+
+fn has_opened_its_tap(pid: u32) -> bool {
+    let files = std::fs::read_dir(format!("/proc/{pid}/fdinfo")).into_iter().flatten().flatten();
+    let mut texts = files.filter_map(|it| std::fs::read_to_string(it.path()).ok());
+    texts.any(|text| text.contains("iff:\ttap-here"))
 }
 
 fn holder(pid: u32) -> Option<TapHolder> {
     let taken = snapshot(&Root::live()).unwrap();
-    taken.tap_holders.unwrap().remove(&pid).filter(|it| !it.threads.is_empty())
+    let is_ready = |it: &TapThread| it.role == TapThreadRole::Vcpu(0) && it.cpu == CpuId(1);
+    taken.tap_holders.unwrap().remove(&pid).filter(|it| it.threads.values().any(is_ready))
 }
 
 #[test]
@@ -49,8 +62,7 @@ fn a_tap_is_read_by_the_program_that_holds_it() {
         };
         assert_eq!(holder.comm, "netsilo-lab");
         assert_eq!(holder.netdevs.iter().collect::<Vec<_>>(), ["tap-here"]);
-        let vcpu = holder.threads.values().find(|it| it.role == TapThreadRole::Vcpu(0)).unwrap();
-        assert_eq!((vcpu.comm.as_str(), vcpu.cpu), ("CPU 0/KVM", CpuId(1)));
+        assert_eq!(holder.here, holder.netdevs);
         let mut tracer = Tracer::attach(Options::exact());
         let sender = std::net::UdpSocket::bind("10.10.0.1:0").unwrap();
         for _ in 0..SENT {
@@ -68,6 +80,5 @@ fn a_tap_is_read_by_the_program_that_holds_it() {
             assert_eq!((row.consumer.tgid, row.consumer_cpu), (pid, CpuId(1)));
             assert_eq!((row.resolved, row.rx_queue), (QueueResolution::Local, None), "{row:#?}");
         }
-        assert!(attribution.forwarded.is_empty(), "{:#?}", attribution.forwarded);
     });
 }

@@ -1,6 +1,6 @@
 //! Findings on readers of taps: virtual machines, and programs that take packets themselves.
 
-use netsilo_model::change::{Change, knobs};
+use netsilo_model::change::{Change, Value, knobs};
 use netsilo_model::derive::analysis::Analysis;
 use netsilo_model::derive::tap_readers::{TapReader, TapThreadLine, tap_readers};
 use netsilo_model::machine::cpuset::{CpuId, CpuSet};
@@ -30,20 +30,20 @@ pub(super) fn find(judged: &Judged<'_>) -> Vec<Finding> {
     let readers = tap_readers(analysis.observation, &analysis.rates);
     let mut findings = Vec::new();
     for reader in &readers {
-        let moved = findings.len();
-        findings.extend(waits(analysis, &readers, reader, moved));
+        let of_reader = waits(analysis, &readers, reader, &findings);
+        findings.extend(of_reader);
     }
     findings
 }
 
-/// `moved`: how many others get the same CPUs.
+/// `before`: the findings on other readers, whose threads may get the same CPUs.
 fn waits(
     analysis: &Analysis<'_>,
     all: &[TapReader],
     reader: &TapReader,
-    moved: usize,
+    before: &[Finding],
 ) -> Option<Finding> {
-    let thread = reader.waits()?;
+    let thread = reader.longest_waiting().filter(|_| reader.packets_per_s != Some(0.0))?;
     let time = thread.time.filter(|time| time.waited >= WAITED)?;
     let source = "/proc/PID/task/TID/schedstat";
     let mut evidence = vec![
@@ -75,7 +75,7 @@ fn waits(
             percent(time.waited)
         ),
         evidence,
-        remedies: vec![remedy(analysis, reader, thread, moved)],
+        remedies: vec![remedy(analysis, all, reader, thread, before)],
     })
 }
 
@@ -97,9 +97,10 @@ fn beside(all: &[TapReader], thread: &TapThreadLine) -> Vec<String> {
 
 fn remedy(
     analysis: &Analysis<'_>,
+    all: &[TapReader],
     reader: &TapReader,
     thread: &TapThreadLine,
-    moved: usize,
+    before: &[Finding],
 ) -> Remedy {
     let waited = thread.time.map_or(0.0, |time| time.waited);
     let gain = Gain::AtMost {
@@ -107,13 +108,15 @@ fn remedy(
         of: format!("the time of {}", thread.comm),
         basis: "all of its waiting".into(),
     };
-    let room = room(analysis, reader, thread);
+    let room = room(analysis, all, reader, thread);
     if room.is_empty() {
         let what = "give it a cpu with idle time: none of this host's other cpus has enough, or it \
                     may run there already (then see the cpu quota of its cgroup)";
         return Remedy::new(what, gain);
     }
-    if moved >= room.len() {
+    let changes = before.iter().flat_map(|it| &it.remedies).flat_map(|it| &it.changes);
+    let moved_there = changes.filter(|it| it.new == Value::Cpus(room.clone())).count();
+    if moved_there >= room.len() {
         let what = format!("see whether it still waits when the others run on cpus {room}");
         return Remedy::new(what, gain);
     }
@@ -139,9 +142,14 @@ fn remedy(
 }
 
 /// The CPUs with idle time that are nearest to where the packets come from (in its cache, then on
-/// its node). None of them is one to which a CPU of the virtual machine is pinned, or that polls a
+/// its node). None of them is one to which a CPU of a virtual machine is pinned, or that polls a
 /// queue. Empty if the thread may run on a CPU with idle time already.
-fn room(analysis: &Analysis<'_>, reader: &TapReader, thread: &TapThreadLine) -> CpuSet {
+fn room(
+    analysis: &Analysis<'_>,
+    all: &[TapReader],
+    reader: &TapReader,
+    thread: &TapThreadLine,
+) -> CpuSet {
     let snapshot = analysis.after();
     let topology = &snapshot.topology;
     let idle = |cpu: &CpuId| {
@@ -151,8 +159,8 @@ fn room(analysis: &Analysis<'_>, reader: &TapReader, thread: &TapThreadLine) -> 
     if thread.cpus.iter().any(|cpu| idle(&cpu)) {
         return CpuSet::new();
     }
-    let is_pinned = |it: &&TapThreadLine| !topology.online.is_subset(&it.cpus);
-    let pinned = reader.vcpus.iter().filter(is_pinned).map(|it| it.cpus.clone());
+    let pinned = all.iter().flat_map(|it| &it.vcpus).filter(|it| it.cpus.len() == 1);
+    let pinned = pinned.map(|it| it.cpus.clone());
     let polling = analysis.silos.queues.iter().filter(|it| it.has_traffic());
     let polling = polling.map(|it| it.polling_cpus());
     let taken = pinned.chain(polling).fold(CpuSet::new(), |all, it| all.or(&it));
@@ -173,6 +181,8 @@ fn room(analysis: &Analysis<'_>, reader: &TapReader, thread: &TapThreadLine) -> 
 
 #[cfg(test)]
 mod tests {
+    use std::collections::BTreeSet;
+
     use super::*;
     use netsilo_model::cost::weights::Costs;
     use netsilo_model::snapshot::observation::Observation;
@@ -213,7 +223,8 @@ mod tests {
             };
             let threads = [(tgid + 1, vcpu), (tgid + 2, worker)].into();
             let netdevs = [format!("vnet{tgid}")].into();
-            (tgid, TapHolder { comm: "qemu".into(), guest: Some(guest.into()), netdevs, threads })
+            let (comm, guest, here) = ("qemu".into(), Some(guest.into()), BTreeSet::new());
+            (tgid, TapHolder { comm, guest, netdevs, here, threads })
         };
         let holders = |share| Some([holder("web1", 800, share), holder("web2", 900, share)].into());
         host.before.tap_holders = holders(0.0);

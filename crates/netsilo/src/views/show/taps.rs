@@ -29,7 +29,7 @@ pub(super) fn table(readers: &[TapReader], on: Presentation) -> Styled {
 }
 
 fn row(reader: &TapReader) -> Vec<Styled> {
-    let waited = reader.waits().and_then(|it| it.time).map(|time| time.waited);
+    let waited = reader.longest_waiting().and_then(|it| it.time).map(|time| time.waited);
     let taken_on: CpuSet = reader.taken_on.keys().copied().collect();
     vec![
         cell(format!("  {}", reader.label())),

@@ -2,6 +2,7 @@
 
 use netsilo_model::derive::analysis::Analysis;
 use netsilo_model::derive::tap_readers::tap_readers;
+use netsilo_model::derive::thread_share::ThreadShare;
 
 use crate::judge::findings::id::FindingId;
 use crate::judge::findings::taps::WAITED;
@@ -13,26 +14,34 @@ const ALWAYS_READS: f64 = 0.7;
 /// What the reader of this tap does, and what would help; `None` if it is not known.
 pub(super) fn advice(analysis: &Analysis<'_>, netdev: &str) -> Option<String> {
     let readers = tap_readers(analysis.observation, &analysis.rates);
-    let mut readers = readers.iter().filter(|it| it.netdevs.iter().any(|name| name == netdev));
+    let holders = analysis.after().tap_holders.as_ref()?;
+    let holds = |tgid: u32| holders.get(&tgid).is_some_and(|it| it.here.contains(netdev));
+    let mut readers = readers.iter().filter(|it| holds(it.tgid));
     let reader = readers.next().filter(|_| readers.next().is_none())?;
-    let thread = reader.waits()?;
-    let time = thread.time?;
-    let (who, comm) = (reader.label(), &thread.comm);
-    Some(if time.waited >= WAITED {
-        format!(
-            "{who} reads it, but its thread {comm} waits for a cpu {} of the time: see netsilo \
-             explain {}",
+    let who = reader.label();
+    if reader.packets_per_s == Some(0.0) {
+        return Some(format!("{who} has it open and takes nothing: find out why it does not read"));
+    }
+    if let Some(waiting) = reader.longest_waiting()
+        && let Some(time) = waiting.time.filter(|time| time.waited >= WAITED)
+    {
+        return Some(format!(
+            "{who} reads it, but its thread {} waits for a cpu {} of the time: see netsilo explain \
+             {}",
+            waiting.comm,
             percent(time.waited),
             FindingId::TapReaderWaits
-        )
-    } else if time.ran + time.waited >= ALWAYS_READS {
+        ));
+    }
+    let busy = |time: &ThreadShare| time.ran + time.waited;
+    let times = reader.takers.iter().filter_map(|it| Some((it.time?, &it.comm)));
+    let (time, comm) = times.max_by(|a, b| busy(&a.0).total_cmp(&busy(&b.0)))?;
+    Some(if busy(&time) >= ALWAYS_READS {
         format!(
             "{who} reads it all the time ({comm} uses {} of a cpu): give it more queues, each with \
              its own thread (multi_queue of the tap, queues= of the virtual machine's device)",
             percent(time.ran)
         )
-    } else if reader.packets_per_s == Some(0.0) {
-        format!("{who} has it open and takes nothing: find out why it does not read")
     } else if reader.vcpus.is_empty() {
         format!(
             "{who} reads it, and its thread {comm} runs only {} of the time: against bursts, make \
@@ -69,12 +78,13 @@ mod tests {
                 role: TapThreadRole::Other,
                 kthread: false,
                 start_time: 5,
-                time: ThreadTime { run_ns: time(ran), wait_ns: time(waited), runs: 1 },
+                time: ThreadTime { run_ns: time(ran), wait_ns: time(waited), runs: share as u64 },
                 cpu: CpuId(1),
                 cpus: CpuSet::first(2),
             };
-            let (comm, netdevs) = ("pasta".into(), ["tap0".to_owned()].into());
-            TapHolder { comm, guest: None, netdevs, threads: [(812, thread)].into() }
+            let here = ["tap0".to_owned()].into();
+            let threads = [(812, thread)].into();
+            TapHolder { comm: "pasta".into(), here, threads, ..TapHolder::default() }
         };
         host.before.tap_holders = Some([(812, holder(0.0))].into());
         host.after.tap_holders = Some([(812, holder(1.0))].into());
