@@ -41,7 +41,7 @@ fn kernel_6_1_with_virtio_net() {
         forwarding::is_attributed_on_a_router(lab, NicModel::VirtioNet);
         sctp_is_counted_to_the_byte(lab);
         kernel_work::is_named_by_its_function(lab);
-        virtual_machines::take_what_netsilo_counts(lab);
+        virtual_machines::have_workers_of_the_kernel(lab);
     });
 }
 

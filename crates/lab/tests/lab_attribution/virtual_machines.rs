@@ -84,6 +84,12 @@ pub(crate) fn take_what_netsilo_counts(lab: &Lab) {
     WAYS.iter().for_each(|way| takes_what_netsilo_counts(lab, way));
 }
 
+/// Before 6.4, vhost workers are kernel threads.
+pub(crate) fn have_workers_of_the_kernel(lab: &Lab) {
+    lab.sh("modprobe vhost_net").unwrap();
+    takes_what_netsilo_counts(lab, &WAYS[1]);
+}
+
 fn takes_what_netsilo_counts(lab: &Lab, way: &Way) {
     let Way { name, setup, address, is_open, arguments, resolved } = way;
     lab.sh(setup).unwrap();
@@ -176,5 +182,7 @@ fn takes_what_netsilo_counts(lab: &Lab, way: &Way) {
     let has = |role| holder.threads.values().any(|it| it.role == role);
     assert!(has(TapThreadRole::Vcpu(0)), "{name}: {holder:#?}");
     assert_eq!(has(TapThreadRole::Vhost), by_vhost, "{name}: {holder:#?}");
-    lab.sh("ip link del machine; ip netns del inside 2>/dev/null; echo 0 > /proc/sys/net/ipv4/ip_forward").unwrap();
+    lab.sh("ip link del machine; ip netns del inside 2>/dev/null; \
+         echo 0 > /proc/sys/net/ipv4/ip_forward")
+        .unwrap();
 }
