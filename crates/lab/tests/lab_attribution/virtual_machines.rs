@@ -14,7 +14,7 @@ const DATAGRAMS: u64 = 8 * 200;
 /// Of each datagram: Ethernet, IPv4, UDP.
 const HEADERS: u64 = 14 + 20 + 8;
 
-/// A tap, and how packets get there.
+/// A tap, and how packets get there. It has room for all of them: a guest may be slow.
 struct Way {
     name: &'static str,
     /// Creates the netdev `machine`, whose virtual machine has this address.
@@ -28,7 +28,7 @@ struct Way {
 }
 
 const TAP: &str = "modprobe tun; ip tuntap add dev machine mode tap && \
-    ip addr add 10.79.0.1/24 dev machine && ip link set machine up && \
+    ip addr add 10.79.0.1/24 dev machine && ip link set machine txqueuelen 2000 up && \
     ip neigh add 10.79.0.2 lladdr 02:00:00:00:00:02 dev machine nud permanent && \
     echo 1 > /proc/sys/net/ipv4/ip_forward";
 
@@ -37,7 +37,7 @@ const BY_FLOW: &[QueueResolution] = &[QueueResolution::FlowHash, QueueResolution
 
 const MACVTAP: &str = "modprobe macvtap; \
     ip link add link eth0 name machine type macvtap mode bridge && \
-    ip link set machine address 02:00:00:00:00:02 up";
+    ip link set machine address 02:00:00:00:00:02 txqueuelen 2000 up";
 
 const WAYS: [Way; 4] = [
     Way {
