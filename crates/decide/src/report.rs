@@ -23,7 +23,7 @@ use netsilo_model::derive::locality::Locality;
 use netsilo_model::derive::rates::{CpuRates, Rates, Shares};
 use netsilo_model::derive::silo::{OutsideTraffic, Silo, Silos};
 use netsilo_model::derive::stages::Stages;
-use netsilo_model::derive::tap_readers::{TapReader, tap_readers};
+use netsilo_model::derive::tap_readers::TapReader;
 use netsilo_model::drivers::software::SoftwareNetdev;
 use netsilo_model::machine::cpuset::{CpuId, CpuSet};
 use netsilo_model::machine::ids::Irq;
@@ -305,7 +305,7 @@ impl Report {
                 hooks: attribution.hooks.clone(),
             },
             cpus: after.topology.online.iter().map(&mut line).collect(),
-            tap_readers: tap_readers(observation, rates),
+            tap_readers: analysis.tap_readers.clone(),
             totals: totals(silos, attribution),
             stages: attribution
                 .stages

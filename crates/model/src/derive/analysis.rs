@@ -12,6 +12,7 @@ use crate::cost::weights::Costs;
 use crate::derive::rates::{Rates, rates};
 use crate::derive::silo::{Silo, Silos};
 use crate::derive::silos::silos;
+use crate::derive::tap_readers::{TapReader, tap_readers};
 use crate::machine::reading::Reading;
 use crate::snapshot::audit::{Audit, Connection, NetdevAudit, Qdisc};
 use crate::snapshot::host::Snapshot;
@@ -31,6 +32,8 @@ pub struct Analysis<'a> {
     pub rates: Rates,
     /// Its silos.
     pub silos: Silos,
+    /// The readers of taps, those that took most first.
+    pub tap_readers: Vec<TapReader>,
     /// The weights of the cost model.
     pub costs: &'a Costs,
     /// The silos of each netdev, by their places in `silos`.
@@ -58,6 +61,7 @@ impl<'a> Analysis<'a> {
     /// may have settings that were never in effect.
     pub fn with_rates(observation: &'a Observation, rates: Rates, costs: &'a Costs) -> Self {
         let silos = silos(observation, &rates);
+        let tap_readers = tap_readers(observation, &rates);
         let mut of_netdev: HashMap<String, Vec<usize>> = HashMap::new();
         for (at, silo) in silos.queues.iter().enumerate() {
             match of_netdev.get_mut(&silo.netdev.name) {
@@ -65,7 +69,7 @@ impl<'a> Analysis<'a> {
                 None => _ = of_netdev.insert(silo.netdev.name.clone(), vec![at]),
             }
         }
-        Self { observation, rates, silos, costs, of_netdev }
+        Self { observation, rates, silos, tap_readers, costs, of_netdev }
     }
 
     /// The silos of a netdev, without a search through all of them.

@@ -2,6 +2,7 @@
 //! whether the threads that take them get a CPU.
 
 use std::collections::BTreeMap;
+use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
@@ -10,7 +11,7 @@ use crate::derive::silo::heaviest;
 use crate::derive::thread_share::ThreadShare;
 use crate::machine::cpuset::{CpuId, CpuSet};
 use crate::parse::virtual_machine::maker_of_vhost;
-use crate::snapshot::attribution::{Attribution, Consumption, OTHER_SOCKETS, Protocol};
+use crate::snapshot::attribution::{Consumption, OTHER_SOCKETS, Protocol};
 use crate::snapshot::observation::Observation;
 use crate::snapshot::tap_holders::{TapHolder, TapThread, TapThreadRole};
 
@@ -83,6 +84,9 @@ pub fn tap_readers(observation: &Observation, rates: &Rates) -> Vec<TapReader> {
     let none = BTreeMap::new();
     let old = before.tap_holders.as_ref().unwrap_or(&none);
     let holders = after.tap_holders.iter().flatten();
+    let counted = attribution.counts(OTHER_SOCKETS) && !attribution.elapsed.is_zero();
+    let rows = attribution.consumption.iter().filter(|row| row.protocol == Protocol::Tap);
+    let rows: Vec<&Consumption> = rows.collect();
     let mut readers: Vec<TapReader> = holders
         .map(|(tgid, holder)| {
             let old = old.get(tgid);
@@ -100,7 +104,8 @@ pub fn tap_readers(observation: &Observation, rates: &Rates) -> Vec<TapReader> {
                     }),
                 }
             };
-            let taken = Taken::of(*tgid, holder, attribution);
+            let taken = counted.then(|| Taken::of(*tgid, holder, &rows, attribution.elapsed));
+            let taken = taken.unwrap_or_default();
             TapReader {
                 tgid: *tgid,
                 comm: holder.comm.clone(),
@@ -155,17 +160,15 @@ struct Taken {
 }
 
 impl Taken {
-    fn of(tgid: u32, holder: &TapHolder, attribution: &Attribution) -> Self {
-        let seconds = attribution.elapsed.as_secs_f64();
-        if !attribution.counts(OTHER_SOCKETS) || seconds <= 0.0 {
-            return Self::default();
-        }
+    /// `rows`: all reads of taps.
+    fn of(tgid: u32, holder: &TapHolder, rows: &[&Consumption], elapsed: Duration) -> Self {
+        let seconds = elapsed.as_secs_f64();
         let is_its = |row: &&Consumption| {
             let worker = maker_of_vhost(&row.consumer.comm).is_some();
             let by_worker = worker && holder.threads.contains_key(&row.consumer.tgid);
-            row.protocol == Protocol::Tap && (row.consumer.tgid == tgid || by_worker)
+            row.consumer.tgid == tgid || by_worker
         };
-        let rows = || attribution.consumption.iter().filter(is_its);
+        let rows = || rows.iter().copied().filter(is_its);
         // Then its workers are not known.
         if holder.threads.is_empty() && rows().next().is_none() {
             return Self::default();
@@ -191,8 +194,6 @@ mod tests {
     use std::collections::BTreeSet;
 
     use super::*;
-    use std::time::Duration;
-
     use crate::snapshot::attribution::{Consumer, Hook, QueueResolution};
     use crate::snapshot::thread_time::ThreadTime;
     use crate::synthetic::scene::Scene;

@@ -15,6 +15,19 @@ pub struct ThreadShare {
 }
 
 impl ThreadShare {
+    /// Waiting explains a loss or a delay if it takes this share of the time. Less is noise of
+    /// scheduling.
+    pub const WAITS: f64 = 0.2;
+
+    /// A thread that runs or waits for this share of the time has no time to read more. The load
+    /// may have lasted for a part of the window.
+    pub const ALWAYS_READS: f64 = 0.7;
+
+    /// It ran or waited.
+    pub fn busy(self) -> f64 {
+        self.ran + self.waited
+    }
+
     /// The share between two readings, `seconds` apart; `None` if they are not of one thread.
     pub fn between(old: ThreadTime, new: ThreadTime, seconds: f64) -> Option<Self> {
         if seconds <= 0.0 {

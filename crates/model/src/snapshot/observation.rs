@@ -36,7 +36,10 @@ impl Observation {
             sockets.iter().filter_map(|it| Some((it.netdev.as_str(), it.queue?, &it.holder)));
         let users: BTreeMap<(&str, u32), &Holder> =
             users.map(|(netdev, queue, holder)| ((netdev, queue), holder)).collect();
-        for netdev in after.netdevs.iter_mut().filter(|_| !users.is_empty()) {
+        if users.is_empty() {
+            return;
+        }
+        for netdev in after.netdevs.iter_mut() {
             for queue in &mut netdev.rx_queues {
                 let user = users.get(&(netdev.name.as_str(), queue.index));
                 let Some(Holder { tgid, comm }) = user else { continue };

@@ -60,7 +60,7 @@ int BPF_PROG(copied_read, const struct sk_buff *skb, int bytes)
 	struct read read = { .poll_cpu = -1, .protocol_cpu = -1 };
 	struct packet packet;
 	u32 weight, reads, packets;
-	u64 kind = dev ? kind_of(dev) : 0;
+	u64 kind = dev ? kind_named(BPF_CORE_READ(dev, rtnl_link_ops, kind)) : 0;
 
 	if (bytes < 0)
 		return 0;

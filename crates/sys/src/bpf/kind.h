@@ -6,13 +6,22 @@
 /* The first eight letters: four and four. */
 #define KIND(first, second) ((u64)(first) << 32 | (second))
 
-/* The kind in the form of KIND; 0: a device, or a wrong address. */
-static __always_inline u64 kind_of(const struct net_device *dev)
+/* The kind of this name in the form of KIND; 0: no name, or a wrong address. */
+static __always_inline u64 kind_named(const char *name)
 {
 	u64 kind = 0;
 
-	bpf_probe_read_kernel(&kind, sizeof(kind), BPF_CORE_READ(dev, rtnl_link_ops, kind));
+	if (name)
+		bpf_probe_read_kernel(&kind, sizeof(kind), name);
 	return bpf_be64_to_cpu(kind);
+}
+
+/* The kind of a netdev whose type the verifier knows; 0: a device. */
+static __always_inline u64 kind_of(const struct net_device *dev)
+{
+	const struct rtnl_link_ops *ops = dev->rtnl_link_ops;
+
+	return ops ? kind_named(ops->kind) : 0;
 }
 
 /* A process reads what is sent through it, or the kernel for a virtual machine (vhost). */

@@ -27,6 +27,7 @@ use crate::bpf::packet_sockets::PacketSockets;
 use crate::bpf::runqueue::Waits;
 use crate::bpf::stages::Sampler;
 use crate::bpf::tables::Tables;
+use crate::files::root::Root;
 
 /// Why an attached tracer cannot be read.
 #[derive(Debug, thiserror::Error)]
@@ -160,7 +161,7 @@ impl Tracer {
             self.loaded.extend(loaded);
         }
         let is_needed = || {
-            let taps = self.sends_to_tun || has_taps();
+            let taps = self.sends_to_tun || are_taps_here(&Root::live());
             self.options.ip_packets || taps || uses_mptcp_or_sctp()
         };
         if !self.copied && is_needed() {
@@ -425,11 +426,11 @@ fn may_forward() -> bool {
 }
 
 /// Whether this network namespace has a tun, tap, macvtap or ipvtap.
-fn has_taps() -> bool {
-    let netdevs = fs::read_dir("/sys/class/net").into_iter().flatten().flatten();
-    let is_tun = netdevs.into_iter().any(|it| it.path().join("tun_flags").exists());
-    let others = ["/sys/class/macvtap", "/sys/class/ipvtap"];
-    is_tun || others.iter().any(|it| fs::read_dir(it).is_ok_and(|mut it| it.next().is_some()))
+pub(crate) fn are_taps_here(root: &Root) -> bool {
+    let listed = |folder: &str| root.list(folder).unwrap_or_default();
+    let is_tun = |netdev: &String| root.exists(&format!("/sys/class/net/{netdev}/tun_flags"));
+    listed("/sys/class/net").iter().any(is_tun)
+        || ["/sys/class/macvtap", "/sys/class/ipvtap"].iter().any(|it| !listed(it).is_empty())
 }
 
 /// Whether a program has opened an MPTCP or SCTP socket since boot, in any network namespace; also

@@ -14,6 +14,7 @@ use netsilo_model::parse::{pid_status, scalar, schedstat};
 use netsilo_model::snapshot::netdev::Netdev;
 use netsilo_model::snapshot::tap_holders::{TapHolder, TapThread, TapThreadRole};
 
+use crate::bpf::tracer::are_taps_here;
 use crate::files::error::ReadError;
 use crate::files::root::Root;
 use crate::read::pidfd;
@@ -35,7 +36,9 @@ pub(crate) fn read(
 ) -> Result<Holders, ReadError> {
     let mut holders = match known {
         Some(known) => known.clone(),
-        None if may_have_taps(root, netdevs) => search(root, netdevs)?,
+        None if are_taps_here(root) || root.exists("/sys/module/vhost_net") => {
+            search(root, netdevs)?
+        }
         None => Holders::new(),
     };
     let worker = |it: &Process| Some((maker_of_vhost(&it.comm)?, it.pid));
@@ -46,13 +49,6 @@ pub(crate) fn read(
     }
     holders.retain(|tgid, _| root.exists(&format!("/proc/{tgid}")));
     Ok(holders)
-}
-
-fn may_have_taps(root: &Root, netdevs: &[Netdev]) -> bool {
-    let has = |folder| root.list(folder).is_ok_and(|it| !it.is_empty());
-    netdevs.iter().any(|it| it.driver.as_deref() == Some("tun"))
-        || ["/sys/class/macvtap", "/sys/class/ipvtap"].into_iter().any(has)
-        || root.exists("/sys/module/vhost_net")
 }
 
 fn search(root: &Root, netdevs: &[Netdev]) -> Result<Holders, ReadError> {
@@ -201,4 +197,47 @@ fn vcpus(root: &Root, tgid: u32) -> BTreeMap<u32, u32> {
         }
     }
     vcpus
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A process without names of threads, one with, and a kernel thread that works for it.
+    #[test]
+    fn cpus_of_a_virtual_machine_are_known_by_names_or_by_kvm() {
+        let dir = tempfile::tempdir().unwrap();
+        let write = |path: &str, text: &str| {
+            let path = dir.path().join(path);
+            fs::create_dir_all(path.parent().unwrap()).unwrap();
+            fs::write(path, text).unwrap();
+        };
+        let thread = |place: &str, comm: &str, flags: u32| {
+            let fields = format!("S 1 1 1 0 -1 {flags} 0 0 0 0 0 0 0 0 20 0 1 0 345 0 0");
+            let rest = "0 ".repeat(14);
+            write(&format!("{place}/stat"), &format!("7 ({comm}) {fields} {rest}3 0 0\n"));
+            write(&format!("{place}/comm"), &format!("{comm}\n"));
+            write(&format!("{place}/schedstat"), "50 20 4\n");
+            write(&format!("{place}/status"), "Cpus_allowed_list:\t2-3\n");
+        };
+        thread("proc/40/task/40", "vmm", 0);
+        thread("proc/40/task/41", "vmm", 0);
+        write("sys/kernel/debug/kvm/40-12/vcpu3/pid", "41\n");
+        write("sys/kernel/debug/kvm/4-12/vcpu0/pid", "40\n");
+        thread("proc/50/task/50", "qemu", 0);
+        thread("proc/50/task/51", "CPU 0/KVM", 0);
+        thread("proc/60", "vhost-50", 0x20_0000);
+        thread("proc/61", "vhost-50", 0);
+        let root = Root::at(dir.path()).unwrap();
+        let roles = |tgid| -> Vec<(u32, TapThreadRole, bool)> {
+            let all = threads(&root, tgid, &[(50, 60), (50, 61), (7, 62)], &mut 4);
+            all.iter().map(|(tid, it)| (*tid, it.role, it.kthread)).collect()
+        };
+        use TapThreadRole::{Other, Vcpu, Vhost};
+        assert_eq!(roles(40), [(40, Other, false), (41, Vcpu(3), false)]);
+        assert_eq!(roles(50), [(51, Vcpu(0), false), (60, Vhost, true)]);
+        let read = &threads(&root, 40, &[], &mut 4)[&41];
+        assert_eq!((read.cpu.0, read.cpus.to_string().as_str(), read.start_time), (3, "2-3", 345));
+        assert!(threads(&root, 40, &[], &mut 1).is_empty(), "too many");
+    }
 }

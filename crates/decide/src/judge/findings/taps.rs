@@ -2,7 +2,8 @@
 
 use netsilo_model::change::{Change, Value, knobs};
 use netsilo_model::derive::analysis::Analysis;
-use netsilo_model::derive::tap_readers::{TapReader, TapThreadLine, tap_readers};
+use netsilo_model::derive::tap_readers::{TapReader, TapThreadLine};
+use netsilo_model::derive::thread_share::ThreadShare;
 use netsilo_model::machine::cpuset::{CpuId, CpuSet};
 use netsilo_model::machine::topology::Distance;
 use netsilo_model::snapshot::sockets::Holder;
@@ -15,9 +16,6 @@ use crate::judge::findings::id::FindingId;
 use crate::judge::findings::judged::Judged;
 use crate::judge::verdict::percent;
 
-/// A thread that waits for a CPU for this share of the time delays its packets.
-pub(super) const WAITED: f64 = 0.2;
-
 /// A CPU with so much idle time has room for a thread that takes packets.
 const IDLE: f64 = 0.5;
 
@@ -27,24 +25,18 @@ const NAMED: usize = 4;
 /// One finding for each reader whose thread waits for a CPU.
 pub(super) fn find(judged: &Judged<'_>) -> Vec<Finding> {
     let analysis = judged.analysis;
-    let readers = tap_readers(analysis.observation, &analysis.rates);
     let mut findings = Vec::new();
-    for reader in &readers {
-        let of_reader = waits(analysis, &readers, reader, &findings);
+    for reader in &analysis.tap_readers {
+        let of_reader = waits(analysis, reader, &findings);
         findings.extend(of_reader);
     }
     findings
 }
 
 /// `before`: the findings on other readers, whose threads may get the same CPUs.
-fn waits(
-    analysis: &Analysis<'_>,
-    all: &[TapReader],
-    reader: &TapReader,
-    before: &[Finding],
-) -> Option<Finding> {
+fn waits(analysis: &Analysis<'_>, reader: &TapReader, before: &[Finding]) -> Option<Finding> {
     let thread = reader.longest_waiting().filter(|_| reader.packets_per_s != Some(0.0))?;
-    let time = thread.time.filter(|time| time.waited >= WAITED)?;
+    let time = thread.time.filter(|time| time.waited >= ThreadShare::WAITS)?;
     let source = "/proc/PID/task/TID/schedstat";
     let mut evidence = vec![
         Evidence::new(
@@ -55,7 +47,7 @@ fn waits(
         Evidence::new("it runs", Measure::Share(time.ran), source),
         setting("it may run on cpus", thread.cpus.to_string(), "/proc/PID/task/TID/status"),
     ];
-    let others = beside(all, thread);
+    let others = beside(&analysis.tap_readers, thread);
     if !others.is_empty() {
         let what = format!("also on cpu {}", thread.cpu);
         evidence.push(setting(what, others.join(", "), "/proc/PID/task/TID/stat"));
@@ -75,7 +67,7 @@ fn waits(
             percent(time.waited)
         ),
         evidence,
-        remedies: vec![remedy(analysis, all, reader, thread, before)],
+        remedies: vec![remedy(analysis, reader, thread, before)],
     })
 }
 
@@ -97,7 +89,6 @@ fn beside(all: &[TapReader], thread: &TapThreadLine) -> Vec<String> {
 
 fn remedy(
     analysis: &Analysis<'_>,
-    all: &[TapReader],
     reader: &TapReader,
     thread: &TapThreadLine,
     before: &[Finding],
@@ -108,7 +99,7 @@ fn remedy(
         of: format!("the time of {}", thread.comm),
         basis: "all of its waiting".into(),
     };
-    let room = room(analysis, all, reader, thread);
+    let room = room(analysis, reader, thread);
     if room.is_empty() {
         let what = "give it a cpu with idle time: none of this host's other cpus has enough, or it \
                     may run there already (then see the cpu quota of its cgroup)";
@@ -144,12 +135,7 @@ fn remedy(
 /// The CPUs with idle time that are nearest to where the packets come from (in its cache, then on
 /// its node). None of them is one to which a CPU of a virtual machine is pinned, or that polls a
 /// queue. Empty if the thread may run on a CPU with idle time already.
-fn room(
-    analysis: &Analysis<'_>,
-    all: &[TapReader],
-    reader: &TapReader,
-    thread: &TapThreadLine,
-) -> CpuSet {
+fn room(analysis: &Analysis<'_>, reader: &TapReader, thread: &TapThreadLine) -> CpuSet {
     let snapshot = analysis.after();
     let topology = &snapshot.topology;
     let idle = |cpu: &CpuId| {
@@ -159,7 +145,8 @@ fn room(
     if thread.cpus.iter().any(|cpu| idle(&cpu)) {
         return CpuSet::new();
     }
-    let pinned = all.iter().flat_map(|it| &it.vcpus).filter(|it| it.cpus.len() == 1);
+    let readers = analysis.tap_readers.iter();
+    let pinned = readers.flat_map(|it| &it.vcpus).filter(|it| it.cpus.len() == 1);
     let pinned = pinned.map(|it| it.cpus.clone());
     let polling = analysis.silos.queues.iter().filter(|it| it.has_traffic());
     let polling = polling.map(|it| it.polling_cpus());

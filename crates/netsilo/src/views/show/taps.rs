@@ -3,6 +3,7 @@
 use netsilo_model::derive::tap_readers::{TapReader, TapThreadLine};
 use netsilo_model::machine::cpuset::CpuSet;
 
+use crate::tell::palette::Meaning;
 use crate::tell::presentation::Presentation;
 use crate::tell::styled::Styled;
 use crate::views::show::cells::{cell, load};
@@ -23,7 +24,7 @@ pub(super) fn table(readers: &[TapReader], on: Presentation) -> Styled {
     let mut text = narrowed(&header, &rows, numeric, &DROPS, on.width);
     let more = readers.len().saturating_sub(MOST_ROWS);
     if more > 0 {
-        text.push(crate::tell::palette::Meaning::Quiet, format_args!("\n  {more} more"));
+        text.push(Meaning::Quiet, format_args!("\n  {more} more"));
     }
     text
 }

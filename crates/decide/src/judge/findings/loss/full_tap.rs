@@ -1,29 +1,23 @@
 //! Why a tap was full: what its reader does.
 
 use netsilo_model::derive::analysis::Analysis;
-use netsilo_model::derive::tap_readers::tap_readers;
 use netsilo_model::derive::thread_share::ThreadShare;
 
 use crate::judge::findings::id::FindingId;
-use crate::judge::findings::taps::WAITED;
 use crate::judge::verdict::percent;
-
-/// A thread that runs for this share of the time has no time to take more.
-const ALWAYS_READS: f64 = 0.7;
 
 /// What the reader of this tap does, and what would help; `None` if it is not known.
 pub(super) fn advice(analysis: &Analysis<'_>, netdev: &str) -> Option<String> {
-    let readers = tap_readers(analysis.observation, &analysis.rates);
     let holders = analysis.after().tap_holders.as_ref()?;
     let holds = |tgid: u32| holders.get(&tgid).is_some_and(|it| it.here.contains(netdev));
-    let mut readers = readers.iter().filter(|it| holds(it.tgid));
+    let mut readers = analysis.tap_readers.iter().filter(|it| holds(it.tgid));
     let reader = readers.next().filter(|_| readers.next().is_none())?;
     let who = reader.label();
     if reader.packets_per_s == Some(0.0) {
         return Some(format!("{who} has it open and takes nothing: find out why it does not read"));
     }
     if let Some(waiting) = reader.longest_waiting()
-        && let Some(time) = waiting.time.filter(|time| time.waited >= WAITED)
+        && let Some(time) = waiting.time.filter(|time| time.waited >= ThreadShare::WAITS)
     {
         return Some(format!(
             "{who} reads it, but its thread {} waits for a cpu {} of the time: see netsilo explain \
@@ -33,10 +27,9 @@ pub(super) fn advice(analysis: &Analysis<'_>, netdev: &str) -> Option<String> {
             FindingId::TapReaderWaits
         ));
     }
-    let busy = |time: &ThreadShare| time.ran + time.waited;
     let times = reader.takers.iter().filter_map(|it| Some((it.time?, &it.comm)));
-    let (time, comm) = times.max_by(|a, b| busy(&a.0).total_cmp(&busy(&b.0)))?;
-    Some(if busy(&time) >= ALWAYS_READS {
+    let (time, comm) = times.max_by(|a, b| a.0.busy().total_cmp(&b.0.busy()))?;
+    Some(if time.busy() >= ThreadShare::ALWAYS_READS {
         format!(
             "{who} reads it all the time ({comm} uses {} of a cpu): give it more queues, each with \
              its own thread (multi_queue of the tap, queues= of the virtual machine's device)",

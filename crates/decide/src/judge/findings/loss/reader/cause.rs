@@ -11,13 +11,6 @@ use crate::judge::findings::loss::reader::losers::Losers;
 use crate::judge::findings::loss::reader::throttled::Throttled;
 use crate::judge::verdict::percent;
 
-/// Waiting explains a loss if it takes this share of the time. Less is noise of scheduling.
-const WAITED: f64 = 0.2;
-
-/// A thread that runs or waits for this share of the time has no time to read more. The load may
-/// have lasted for a part of the window.
-const ALWAYS_READS: f64 = 0.7;
-
 /// A thread that ran for less than this share of its process's time does not read.
 const ACTIVE: f64 = 0.1;
 
@@ -97,15 +90,15 @@ impl Cause {
             return Self::NotKnown("it has too many threads, or all of them are new");
         };
         let share = busiest.share;
-        if share.waited >= WAITED && work.reader.cgroup.is_none() {
+        if share.waited >= ThreadShare::WAITS && work.reader.cgroup.is_none() {
             // time throttled counts as waiting
             return Self::NotKnown("it waits for a CPU or is throttled: no CPU quota was read");
         }
         let stolen = stolen(analysis, work.tgid);
-        if share.waited + stolen >= WAITED {
+        if share.waited + stolen >= ThreadShare::WAITS {
             return Self::WaitsForCpu { queued: share.waited, stolen };
         }
-        if share.ran + share.waited >= ALWAYS_READS {
+        if share.busy() >= ThreadShare::ALWAYS_READS {
             let sockets = buffer.map_or(1, |it| it.group);
             return match losers.share_of_worst() {
                 part if sockets > 1 && part >= NEARLY_ALL => {
@@ -224,12 +217,11 @@ struct Activity {
 impl Work<'_> {
     /// CPUs used and waited for by all threads.
     fn busy(&self) -> f64 {
-        self.threads.iter().map(|it| it.share.ran + it.share.waited).sum()
+        self.threads.iter().map(|it| it.share.busy()).sum()
     }
 
     fn busiest(&self) -> Option<Activity> {
-        let busy = |it: &Activity| it.share.ran + it.share.waited;
-        self.threads.iter().copied().max_by(|a, b| busy(a).total_cmp(&busy(b)))
+        self.threads.iter().copied().max_by(|a, b| a.share.busy().total_cmp(&b.share.busy()))
     }
 }
 
