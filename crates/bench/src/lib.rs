@@ -34,5 +34,6 @@ use std::process::ExitCode;
 pub fn main() -> ExitCode {
     netsilo::cli::completions::answer(cli::bare_command);
     netsilo::tell::out::set_program("netsilo-bench");
-    netsilo::tell::exit::on_large_stack(|| netsilo::tell::exit::code(cli::run()))
+    let run = || netsilo::tell::exit::code(cli::run());
+    netsilo::tell::exit::on_large_stack(run).unwrap_or_else(|code| code)
 }

@@ -11,6 +11,7 @@ pub(crate) mod goal;
 pub(crate) mod goal_keys;
 pub mod look;
 pub mod named;
+pub(crate) mod netns;
 pub(crate) mod objective;
 pub(crate) mod outcomes;
 pub mod parse;

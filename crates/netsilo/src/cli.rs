@@ -10,6 +10,7 @@ use anyhow::Result;
 use clap::{Command, CommandFactory as _, FromArgMatches as _, Parser, Subcommand};
 use netsilo_sys::files::root::Root;
 
+use crate::args::netns;
 use crate::tell::exit::Exit;
 use crate::verbs::{
     ab, apply, calibrate, capture, check, confirm, doctor, explain, export, guard, pin, plan,
@@ -23,6 +24,9 @@ use crate::{daemon, report, top, tune};
 #[command(version, max_term_width = 120, disable_help_subcommand = true)]
 #[command(after_help = "More: netsilo help topics; man netsilo")]
 pub(crate) struct Args {
+    /// Work in this network namespace: a name of `ip netns`, a pod (default/web-0), a pid, a path
+    #[arg(long, global = true, value_name = "NETNS")]
+    netns: Option<String>,
     #[command(subcommand)]
     verb: Verb,
 }
@@ -86,15 +90,24 @@ pub fn command() -> Command {
     groups::with_groups(examples::with_endings(bare_command(), examples::ENDINGS))
 }
 
-/// Runs the verb of the command line.
-pub(crate) fn run() -> Result<Exit> {
+/// Reads the command line; `Err`: it only asked for help, or is wrong.
+pub(crate) fn args() -> Result<Args, Result<Exit>> {
     // The examples take time to write, and only a help text or an error shows them.
     let read = bare_command().try_get_matches().or_else(|_| command().try_get_matches());
-    let args = match read.and_then(|matches| Args::from_arg_matches(&matches)) {
-        Ok(args) => args,
-        Err(error) => return Ok(help::shown(&error)),
-    };
+    let read = read.and_then(|matches| Ok((Args::from_arg_matches(&matches)?, matches)));
+    let (args, matches) = read.map_err(|error| Ok(help::shown(&error)))?;
+    let checked = args.netns.as_ref().map_or(Ok(()), |given| netns::check(given, &matches));
+    checked.map(|()| args).map_err(Err)
+}
+
+/// Enters the network namespace that the command line names. No other thread may run yet.
+pub(crate) fn enter(args: &Args) -> Result<()> {
     Root::check_host()?;
+    args.netns.as_deref().map_or(Ok(()), netns::enter)
+}
+
+/// Runs the verb of the command line.
+pub(crate) fn run(args: Args) -> Result<Exit> {
     match args.verb {
         Verb::Show(args) => show::run(&args),
         Verb::Top(args) => top::run(&args),

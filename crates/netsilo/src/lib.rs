@@ -32,8 +32,18 @@ mod tables;
 
 use std::process::ExitCode;
 
+use crate::tell::exit::{self, on_large_stack};
+
 /// Runs the command line and returns the exit code (`docs/topics/exit-codes.md`).
 pub fn main() -> ExitCode {
     cli::completions::answer(cli::bare_command);
-    tell::exit::on_large_stack(|| tell::exit::code(cli::run()))
+    let args = match on_large_stack(cli::args) {
+        Ok(Ok(args)) => args,
+        Ok(Err(ended)) => return exit::code(ended),
+        Err(code) => return code,
+    };
+    match cli::enter(&args) {
+        Ok(()) => on_large_stack(|| exit::code(cli::run(args))).unwrap_or_else(|code| code),
+        Err(error) => exit::code(Err(error)),
+    }
 }

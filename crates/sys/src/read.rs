@@ -16,6 +16,7 @@ pub mod namespaces;
 pub mod netdev;
 pub mod netfilter;
 pub mod netlink;
+pub mod netns;
 pub mod pidfd;
 pub mod prerequisites;
 pub mod process;

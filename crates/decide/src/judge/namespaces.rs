@@ -45,7 +45,7 @@ pub(crate) fn namespaces(
 ) -> Option<Vec<NamespaceLine>> {
     let after = analysis.after();
     let read = after.namespaces.as_ref()?;
-    let mut names = names(after);
+    let mut names = names(after.namespaces.as_ref());
     let line = |it: &Namespace| NamespaceLine {
         inode: it.inode,
         name: names.remove(&it.inode).unwrap_or_default(),

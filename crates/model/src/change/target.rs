@@ -71,6 +71,18 @@ impl Target {
         self.location().netdev()
     }
 
+    /// Whether it exists only in one network namespace.
+    pub fn is_of_netns(&self) -> bool {
+        match self.location() {
+            Location::Netdev { .. } | Location::Ethtool { .. } => true,
+            Location::File(path) => path.starts_with("/proc/sys/net/"),
+            Location::Irq { .. }
+            | Location::Thread { .. }
+            | Location::Cgroup(_)
+            | Location::Refused(_) => false,
+        }
+    }
+
     /// Whether a driver accepts or refuses it, through ethtool.
     pub fn is_of_ethtool(&self) -> bool {
         matches!(self.location(), Location::Ethtool { .. })

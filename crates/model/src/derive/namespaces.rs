@@ -9,7 +9,6 @@ use crate::derive::rates::growth;
 use crate::machine::reading::Reading;
 use crate::machine::words::plural;
 use crate::parse::container::Container;
-use crate::snapshot::host::Snapshot;
 use crate::snapshot::namespaces::{Namespace, NamespaceCounters, Namespaces};
 use crate::snapshot::netdev::Netdev;
 use crate::snapshot::netdevs::Netdevs;
@@ -195,7 +194,7 @@ fn start<'a>(
 /// netsilo's own namespace, then the others that were read.
 pub fn counted<'a>(analysis: &Analysis<'a>) -> Vec<CountedNamespace<'a>> {
     let after = analysis.after();
-    let mut names = names(after);
+    let mut names = names(after.namespaces.as_ref());
     let others = after.namespaces.iter().flat_map(|it| &it.all).filter_map(|namespace| {
         let name = names.remove(&namespace.inode)?;
         CountedNamespace::other(analysis.observation, namespace, name)
@@ -286,8 +285,8 @@ pub fn not_counted(observation: &Observation, namespace: &Namespace) -> Option<S
 }
 
 /// The names of the other namespaces, by inode number. No two are equal.
-pub fn names(snapshot: &Snapshot) -> BTreeMap<u32, String> {
-    let all = || snapshot.namespaces.iter().flat_map(|it| &it.all);
+pub fn names(namespaces: Option<&Namespaces>) -> BTreeMap<u32, String> {
+    let all = || namespaces.into_iter().flat_map(|it| &it.all);
     let mut same: BTreeMap<String, usize> = BTreeMap::new();
     all().for_each(|it| *same.entry(name(it)).or_default() += 1);
     let unique = |it: &Namespace| match name(it) {
@@ -299,8 +298,8 @@ pub fn names(snapshot: &Snapshot) -> BTreeMap<u32, String> {
 
 /// The names of all namespaces that were there at the start or at the end.
 pub fn names_of(observation: &Observation) -> BTreeMap<u32, String> {
-    let mut all = names(&observation.before);
-    all.extend(names(&observation.after));
+    let mut all = names(observation.before.namespaces.as_ref());
+    all.extend(names(observation.after.namespaces.as_ref()));
     all
 }
 
@@ -428,7 +427,7 @@ mod tests {
         let known = Namespace { pod: Some("shop/web-1".into()), ..named(None, Some(&pod)) };
         assert_eq!(name(&known), "shop/web-1");
         let twins = [7, 8].map(|inode| Namespace { inode, ..named(None, Some(&unit)) });
-        let names = names(&observed(vec![], twins.to_vec()).after);
+        let names = names(observed(vec![], twins.to_vec()).after.namespaces.as_ref());
         assert_eq!(names, [(7, "dns.service 7".into()), (8, "dns.service 8".into())].into());
     }
 

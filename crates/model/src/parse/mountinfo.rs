@@ -15,6 +15,23 @@ pub fn network_namespaces(text: &str) -> Vec<(u32, String)> {
     text.lines().filter_map(held).collect()
 }
 
+/// What is mounted below a folder, topmost mounts only, each once.
+pub fn mounts_below(text: &str, folder: &str) -> Vec<String> {
+    let paths = text.lines().filter_map(|line| Some(unescaped(line.split(' ').nth(4)?)));
+    let is_below = |path: &str, folder: &str| {
+        path.strip_prefix(folder).is_some_and(|rest| rest.starts_with('/'))
+    };
+    let mut below: Vec<String> = paths.filter(|path| is_below(path, folder)).collect();
+    below.sort_unstable_by(|a, b| a.len().cmp(&b.len()).then_with(|| a.cmp(b)));
+    let mut top: Vec<String> = Vec::new();
+    for path in below {
+        if !top.iter().any(|over| *over == path || is_below(&path, over)) {
+            top.push(path);
+        }
+    }
+    top
+}
+
 /// The kernel writes space, tab, newline and backslash as a backslash and three octal digits.
 fn unescaped(path: &str) -> String {
     const ESCAPES: [(&str, &str); 4] =
@@ -34,5 +51,16 @@ mod tests {
                     33 24 0:4 net:[4026532303] /run/netns/a\\040b rw - nsfs nsfs rw\nshort\n";
         let held = [(4026532301, "/run/netns/blue".into()), (4026532303, "/run/netns/a b".into())];
         assert_eq!(network_namespaces(text), held);
+    }
+
+    #[test]
+    fn below_a_folder_the_topmost_mounts_count_once() {
+        let text = "22 1 0:20 / /sys rw - sysfs sysfs rw\n\
+                    25 23 0:7 / /sys/kernel/debug/tracing rw - tracefs tracefs rw\n\
+                    23 22 0:6 / /sys/kernel/debug rw - debugfs debugfs rw\n\
+                    24 22 0:29 / /sys/fs/cgroup rw - cgroup2 cgroup2 rw\n\
+                    26 24 0:29 / /sys/fs/cgroup rw - cgroup2 cgroup2 rw\n\
+                    27 1 0:9 / /system rw - tmpfs tmpfs rw\nshort\n";
+        assert_eq!(mounts_below(text, "/sys"), ["/sys/fs/cgroup", "/sys/kernel/debug"]);
     }
 }

@@ -14,6 +14,8 @@ use netsilo_sys::bundle::{self, Bundle};
 use netsilo_sys::files::root::Root;
 use netsilo_sys::observe::{CountingMode, Observer};
 
+use crate::args::netns;
+
 /// Default observation time.
 pub const INTERVAL: Duration = Duration::from_secs(1);
 /// Default observation time for findings. It is long because losses and bursts are rarer than
@@ -143,7 +145,7 @@ impl ObserveArgs {
         let all = [("from", from), ("interval", time(interval)), ("window", time(window))];
         let given =
             all.into_iter().filter_map(|(name, value)| Some(format!(" --{name} {}", value?)));
-        given.collect::<String>() + if *no_bpf { " --no-bpf" } else { "" }
+        given.collect::<String>() + if *no_bpf { " --no-bpf" } else { "" } + &netns::given()
     }
 
     /// Whether a bundle is observed.

@@ -19,17 +19,18 @@ use crate::tell::versioned::Versioned;
 /// not fit.
 const STACK: usize = 8 << 20;
 
-/// Runs a command in a thread that has enough stack.
-pub fn on_large_stack(command: impl FnOnce() -> ExitCode + Send) -> ExitCode {
+/// Does work in a thread that has enough stack. The error is the exit code of a panic, or of a
+/// thread that cannot start.
+pub fn on_large_stack<T: Send>(work: impl FnOnce() -> T + Send) -> Result<T, ExitCode> {
     std::thread::scope(|scope| {
-        let thread = std::thread::Builder::new().stack_size(STACK).spawn_scoped(scope, command);
+        let thread = std::thread::Builder::new().stack_size(STACK).spawn_scoped(scope, work);
         match thread.map(|it| it.join()) {
-            Ok(Ok(code)) => code,
+            Ok(Ok(value)) => Ok(value),
             // The panic has been printed.
-            Ok(Err(_)) => ExitCode::from(101),
+            Ok(Err(_)) => Err(ExitCode::from(101)),
             Err(error) => {
                 note(&format!("cannot start a thread: {error}"));
-                ExitCode::from(Exit::Refused.code())
+                Err(ExitCode::from(Exit::Refused.code()))
             }
         }
     })

@@ -9,6 +9,7 @@ use netsilo_sys::bpf::tracer::Options;
 use crate::args::costs::costs_for;
 use crate::args::look::{self, CHECK_INTERVAL};
 use crate::args::named;
+use crate::args::netns;
 use crate::ndjson::{self, Answer};
 use crate::tell::exit::Exit;
 use crate::tell::out;
@@ -76,8 +77,9 @@ pub(crate) fn run(args: &Args) -> Result<Exit> {
         out::styled(&views::check::render(&check, args.verbose));
         out::styled(&views::verdict::render(&check, args.verbose));
         let has_fix = check.findings.iter().any(|finding| finding.writable().is_some());
-        if args.observe.is_bundle() && has_fix {
-            out::note(&format!("the plans of this bundle: netsilo plan{}", args.observe.given()));
+        let of = if args.observe.is_bundle() { "bundle" } else { "network namespace" };
+        if (args.observe.is_bundle() || !netns::given().is_empty()) && has_fix {
+            out::note(&format!("the plans of this {of}: netsilo plan{}", args.observe.given()));
         }
     }
     let grave = check.findings.iter().any(|finding| finding.severity >= args.fail_on);

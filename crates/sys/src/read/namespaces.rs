@@ -4,11 +4,8 @@
 //! another network namespace.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::fs::File;
-use std::io;
-use std::os::fd::{AsFd as _, AsRawFd as _};
 use std::os::unix::fs::MetadataExt as _;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::time::Duration;
 
 use netsilo_model::drivers::protocol_losses::is_of_losses;
@@ -20,9 +17,6 @@ use netsilo_model::parse::schedstat::{cgroup_path, link_inode};
 use netsilo_model::parse::{scalar, snmp};
 use netsilo_model::snapshot::namespaces::{Namespace, NamespaceCounters, Namespaces};
 use netsilo_model::snapshot::sockets::Holder;
-use rustix::io::Errno;
-use rustix::net::{AddressFamily, SocketType};
-use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
 use rustix::time::{ClockId, clock_gettime};
 
 use crate::files::error::ReadError;
@@ -31,6 +25,7 @@ use crate::read::containers::pods;
 use crate::read::losing_sockets::{Candidate, candidates};
 use crate::read::netfilter;
 use crate::read::netlink::links;
+use crate::read::netns::{NotEntered, cookie, enter};
 use crate::read::socket_readers::Sockets;
 
 /// The most namespaces that are read. Each costs some 5 KB.
@@ -74,22 +69,9 @@ pub struct Share {
 }
 
 /// A namespace, and the files by which it is entered.
-struct Found {
-    namespace: Namespace,
-    files: Vec<PathBuf>,
-}
-
-/// Why a namespace was not read.
-enum NotRead {
-    /// It has ended.
-    Gone,
-    Why(String),
-}
-
-impl From<ReadError> for NotRead {
-    fn from(error: ReadError) -> Self {
-        Self::Why(error.to_string())
-    }
+pub(crate) struct Found {
+    pub(crate) namespace: Namespace,
+    pub(crate) files: Vec<PathBuf>,
 }
 
 /// Finds and reads the namespaces, without their losing sockets. With the last reading, only a
@@ -142,7 +124,7 @@ pub(crate) fn with_sockets(
 
 /// The namespaces that processes are in or files hold, by inode number, and the number of those
 /// that only hidden processes are in.
-fn find(root: &Root) -> Result<(BTreeMap<u32, Found>, u32), ReadError> {
+pub(crate) fn find(root: &Root) -> Result<(BTreeMap<u32, Found>, u32), ReadError> {
     let own = link_inode(&root.link("/proc/self/ns/net")?, "net");
     let mut all: BTreeMap<u32, Found> = BTreeMap::new();
     let mounts = root.read("/proc/self/mountinfo").unwrap_or_default();
@@ -242,8 +224,8 @@ fn read_all(
                     sockets.extend(of_namespace);
                     of.namespace.counters = Reading::Value(counters);
                 }
-                Err(NotRead::Why(why)) => of.namespace.counters = Reading::Absent(why),
-                Err(NotRead::Gone) => _ = found.remove(&inode),
+                Err(NotEntered::Why(why)) => of.namespace.counters = Reading::Absent(why),
+                Err(NotEntered::Gone) => _ = found.remove(&inode),
             }
         }
     }
@@ -253,36 +235,6 @@ fn read_all(
 /// CPU time of this thread.
 fn thread_time() -> Duration {
     Duration::try_from(clock_gettime(ClockId::ThreadCPUTime)).unwrap_or_default()
-}
-
-/// Moves this thread into a network namespace.
-fn enter(inode: u32, files: &[PathBuf]) -> Result<(), NotRead> {
-    let mut unread = NotRead::Gone;
-    for path in files {
-        match enter_by(inode, path) {
-            Ok(true) => return Ok(()),
-            Ok(false) => {}
-            Err(Errno::PERM | Errno::ACCESS) => {
-                let why = "EPERM: to enter it needs CAP_SYS_ADMIN and CAP_SYS_PTRACE: run as root";
-                unread = NotRead::Why(why.into());
-            }
-            // the process has ended, or the file is no namespace any more
-            Err(Errno::NOENT | Errno::SRCH | Errno::INVAL) => {}
-            Err(errno) => unread = NotRead::Why(io::Error::from(errno).to_string()),
-        }
-    }
-    Err(unread)
-}
-
-/// Enters the namespace of a file; `false` if it is another one by now.
-fn enter_by(inode: u32, path: &Path) -> Result<bool, Errno> {
-    let errno = |error: io::Error| Errno::from_io_error(&error).unwrap_or(Errno::IO);
-    let file = File::open(path).map_err(errno)?;
-    if file.metadata().map_err(errno)?.ino() != u64::from(inode) {
-        return Ok(false);
-    }
-    move_into_link_name_space(file.as_fd(), Some(LinkNameSpaceType::Network))?;
-    Ok(true)
 }
 
 /// Reads the namespace that this thread is in.
@@ -309,24 +261,6 @@ fn counters(root: &Root, inode: u32) -> Result<(NamespaceCounters, Vec<Candidate
         sysctls: if loses { LIMITS.iter().filter_map(sysctl).collect() } else { BTreeMap::new() },
     };
     Ok((counters, sockets))
-}
-
-/// The cookie of the network namespace that this thread is in; `None` before 5.14.
-fn cookie() -> Option<u64> {
-    let socket = rustix::net::socket(AddressFamily::UNIX, SocketType::DGRAM, None).ok()?;
-    let (mut cookie, mut length) = (0_u64, size_of::<u64>() as libc::socklen_t);
-    // SAFETY: `cookie` has the `length` bytes that the kernel writes, and both outlive the call.
-    #[allow(unsafe_code)]
-    let result = unsafe {
-        libc::getsockopt(
-            socket.as_raw_fd(),
-            libc::SOL_SOCKET,
-            libc::SO_NETNS_COOKIE,
-            (&raw mut cookie).cast(),
-            &raw mut length,
-        )
-    };
-    (result == 0).then_some(cookie)
 }
 
 #[cfg(test)]

@@ -19,7 +19,7 @@ use crate::transaction::kernel::{Kernel, KnobAddress};
 use crate::transaction::knob::{self, KnobError, Reading};
 use crate::transaction::queues::Finder;
 use crate::transaction::record::{Entry, Origin, RestoredBy};
-use crate::transaction::undo::{RestoreResult, Undone, restore_transaction, stays_open};
+use crate::transaction::undo::{Place, RestoreResult, Undone, restore_transaction, stays_open};
 use crate::transaction::verify::{Arrival, Moved};
 
 /// Options of [`apply`].
@@ -425,7 +425,7 @@ fn roll_back(
     let nothing = Undone { transaction, knobs: Vec::new(), attached: Vec::new() };
     let undone = knobs.map_or(nothing, |knobs| {
         let none = Default::default();
-        restore_transaction(kernel, &mut journal, &knobs, &none, &mut |target, result| {
+        restore_transaction(&Place::here(kernel), &mut journal, &knobs, &none, &mut |target, result| {
             watch(ApplyEvent::Restored(target, result))
         })
     });

@@ -9,6 +9,7 @@
 
 use netsilo_model::change::{Target, Value};
 
+use crate::read::netns::NetnsId;
 use crate::transaction::knob;
 use crate::transaction::record::{Entry, History, Origin, Record, State, Transaction, VERSION};
 
@@ -22,10 +23,11 @@ pub const UNDONE_KEPT: usize = 64;
 ///
 /// Returns `None` if that would not shorten the journal, or if a transaction is unfinished or
 /// awaits confirmation. Operators' open transactions are kept unchanged, for `undo --last` and for
-/// their guards. Knobs that are permanently `gone` need no undo. `now` reads the current value of a
-/// knob.
+/// their guards, and so are those of other network namespaces than `own`. Knobs that are permanently
+/// `gone` need no undo. `now` reads the current value of a knob.
 pub fn compact(
     history: &History,
+    own: Option<NetnsId>,
     gone: &dyn Fn(&Entry) -> bool,
     now: &dyn Fn(&Entry) -> Option<KnobText>,
 ) -> Option<Vec<Record>> {
@@ -40,8 +42,11 @@ pub fn compact(
     let mut all: Vec<Transaction> = undone.filter(kept).cloned().collect();
     let mut from = 0;
     // Settings that depend on a knob belong to the transaction that writes it.
-    let joins = |it: &Transaction| it.origin == Origin::Daemon && it.attached.is_empty();
-    for group in open.chunk_by(|a, b| joins(a) && joins(b)) {
+    let joins = |it: &Transaction| {
+        let is_here = it.netns.is_none() || it.netns == own;
+        it.origin == Origin::Daemon && it.attached.is_empty() && is_here
+    };
+    for group in open.chunk_by(|a, b| joins(a) && joins(b) && a.netns == b.netns) {
         from += group.len();
         // Undo of a newer transaction restores values of these.
         if open[from..].iter().any(|it| !it.attached.is_empty()) {
@@ -50,10 +55,12 @@ pub fn compact(
         }
         // The value of the knob after undo of all newer transactions.
         let found = |of: &Entry| {
+            let scoped = group[0].scoped(&of.target);
             let newer = open[from..]
                 .iter()
-                .flat_map(|it| &it.entries)
-                .find(|entry| entry.target == of.target);
+                .flat_map(|it| it.entries.iter().map(move |entry| (it, entry)))
+                .find(|(it, entry)| it.scoped(&entry.target) == scoped)
+                .map(|(_, entry)| entry);
             newer.map(|entry| (entry.old.clone(), entry.old_raw.clone())).or_else(|| now(of))
         };
         match group {
@@ -129,10 +136,18 @@ fn entry(
 
 /// The records of a transaction that is complete or undone.
 fn records(transaction: Transaction) -> Vec<Record> {
-    let Transaction { id, pid, origin, request, confirm_by, entries, written, attached, .. } =
+    let Transaction { id, pid, origin, request, netns, confirm_by, entries, written, attached, .. } =
         transaction;
-    let begin =
-        Record::Begin { transaction: id, pid, origin, request, confirm_by, entries, attached };
+    let begin = Record::Begin {
+        transaction: id,
+        pid,
+        origin,
+        request,
+        netns,
+        confirm_by,
+        entries,
+        attached,
+    };
     let mut records = vec![begin];
     let wrote = |(entry, raw): (usize, Option<String>)| {
         Some(Record::Wrote { transaction: id, entry, raw: raw? })

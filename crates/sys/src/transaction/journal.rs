@@ -16,6 +16,7 @@ use rustix::io::Errno;
 
 use crate::files::regular;
 use crate::files::trust::{self, PathError};
+use crate::read::netns::NetnsId;
 use crate::transaction::attached::Attached;
 use crate::transaction::compact::{self, UNDONE_KEPT};
 use crate::transaction::kernel::Kernel;
@@ -141,6 +142,7 @@ pub struct Journal {
     file: File,
     length: u64,
     history: History,
+    netns: Option<NetnsId>,
     _lock: Lock,
 }
 
@@ -175,7 +177,7 @@ impl Journal {
         // Cut off an incomplete record, so that the next record does not follow its remains.
         let length = history.whole_bytes as u64;
         file.set_len(length).map_err(JournalError::io("shorten", &path))?;
-        let mut journal = Self { path, file, length, history, _lock: lock };
+        let mut journal = Self { path, file, length, history, netns: kernel.netns(), _lock: lock };
         if journal.history.boot_id.is_none() {
             journal.append(Record::Boot { version: VERSION, boot_id })?;
             journal.sync()?;
@@ -215,6 +217,7 @@ impl Journal {
             pid: std::process::id(),
             origin,
             request: Some(request()),
+            netns: self.netns,
             confirm_by,
             entries,
             attached,
@@ -285,7 +288,7 @@ impl Journal {
             matches!(entry.target, Target::NapiThread(_)) && read(entry).is_err_and(|e| e.is_gone())
         };
         let now = |entry: &Entry| read(entry).ok().map(|reading| (reading.value, reading.raw));
-        let Some(records) = compact::compact(&self.history, &gone, &now) else { return Ok(()) };
+        let Some(records) = compact::compact(&self.history, self.netns, &gone, &now) else { return Ok(()) };
         let new = self.path.with_file_name("journal.new");
         let mut bytes = Vec::new();
         let mut history = History::default();
@@ -372,7 +375,12 @@ pub fn state_of(kernel: &dyn Kernel, dir: &Path, id: u64) -> Result<Option<State
 /// The request of this process, now.
 fn request() -> Request {
     let mut words = std::env::args().skip(1);
-    let verb = words.find(|word| !word.starts_with('-')).unwrap_or_default();
+    let mut verb = words.next().unwrap_or_default();
+    while verb.starts_with('-') {
+        // the only option before a verb that has a value
+        let value = if verb == "--netns" { 1 } else { 0 };
+        verb = words.nth(value).unwrap_or_default();
+    }
     let since = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH);
     Request { verb, at: since.unwrap_or_default().as_secs() }
 }

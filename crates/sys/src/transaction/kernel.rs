@@ -7,6 +7,7 @@
 use std::io;
 use std::os::unix::fs::MetadataExt as _;
 use std::sync::Arc;
+use std::sync::mpsc::{Sender, channel};
 use std::time::Duration;
 
 pub use netsilo_model::change::{Capability, EthtoolSetting};
@@ -20,6 +21,7 @@ use crate::ethtool::set;
 use crate::files::root::Root;
 use crate::files::writes;
 use crate::read::netlink::netdev_genl;
+use crate::read::netns::{Entrance, NetnsId, NotEntered};
 use crate::transaction::bounded::Bounded;
 use crate::transaction::scheduler;
 
@@ -84,6 +86,14 @@ pub trait Kernel {
     fn now(&self) -> Duration;
     /// Waits for this time.
     fn pause(&self, time: Duration);
+    /// The network namespace whose settings these are. `None` before 5.14, and in a directory tree.
+    fn netns(&self) -> Option<NetnsId> {
+        None
+    }
+    /// The same kernel with the settings of another network namespace.
+    fn within(&self, _: NetnsId) -> Result<Box<dyn Kernel>, NotEntered> {
+        Err(NotEntered::Why("a directory tree has no other network namespace".into()))
+    }
 }
 
 /// A real kernel, or a directory tree that looks like one.
@@ -207,6 +217,100 @@ impl Kernel for Live {
         } else {
             Err(rustix::io::Errno::PERM.into())
         }
+    }
+
+    fn now(&self) -> Duration {
+        since_boot()
+    }
+
+    fn pause(&self, time: Duration) {
+        std::thread::sleep(time);
+    }
+
+    fn netns(&self) -> Option<NetnsId> {
+        if self.runs() { NetnsId::own(&self.root) } else { None }
+    }
+
+    fn within(&self, netns: NetnsId) -> Result<Box<dyn Kernel>, NotEntered> {
+        Ok(Box::new(Elsewhere::start(self.clone(), netns)?))
+    }
+}
+
+type Job = Box<dyn FnOnce(&Live) + Send>;
+
+/// A kernel as a thread in another network namespace sees it. The thread ends with this value.
+struct Elsewhere {
+    jobs: Sender<Job>,
+}
+
+impl Elsewhere {
+    /// Starts the thread, which finds and enters the namespace.
+    fn start(live: Live, netns: NetnsId) -> Result<Self, NotEntered> {
+        let (jobs, all) = channel::<Job>();
+        let (answer, entered) = channel();
+        let work = move || {
+            let result = Entrance::enter_cookie(&live.root, netns);
+            let is_there = result.is_ok();
+            if answer.send(result).is_ok() && is_there {
+                all.iter().for_each(|job| job(&live));
+            }
+        };
+        let failed = |why: &dyn std::fmt::Display| NotEntered::Why(why.to_string());
+        std::thread::Builder::new().name("netsilo-netns".into()).spawn(work).map_err(|e| failed(&e))?;
+        entered.recv().map_err(|e| failed(&e))??;
+        Ok(Self { jobs })
+    }
+
+    /// Does work in the thread.
+    fn there<T: Send + 'static>(
+        &self,
+        work: impl FnOnce(&Live) -> io::Result<T> + Send + 'static,
+    ) -> io::Result<T> {
+        let (answer, result) = channel();
+        let job = move |live: &Live| drop(answer.send(work(live)));
+        self.jobs.send(Box::new(job)).map_err(|_| io::Error::from(io::ErrorKind::BrokenPipe))?;
+        result.recv().map_err(io::Error::other)?
+    }
+}
+
+impl Kernel for Elsewhere {
+    fn read(&self, path: &str) -> io::Result<String> {
+        let path = path.to_owned();
+        self.there(move |live| live.read(&path))
+    }
+
+    fn read_link(&self, path: &str) -> io::Result<String> {
+        let path = path.to_owned();
+        self.there(move |live| live.read_link(&path))
+    }
+
+    fn names(&self, path: &str) -> io::Result<Vec<String>> {
+        let path = path.to_owned();
+        self.there(move |live| live.names(&path))
+    }
+
+    fn inode(&self, path: &str) -> io::Result<u64> {
+        let path = path.to_owned();
+        self.there(move |live| live.inode(&path))
+    }
+
+    fn get(&self, place: &KnobAddress) -> io::Result<String> {
+        let place = place.clone();
+        self.there(move |live| live.get(&place))
+    }
+
+    fn napis(&self, ifindex: u32) -> io::Result<Vec<Napi>> {
+        self.there(move |live| live.napis(ifindex))
+    }
+
+    fn set(&self, place: &KnobAddress, text: &str) -> io::Result<()> {
+        let (place, text) = (place.clone(), text.to_owned());
+        self.there(move |live| live.set(&place, &text))
+    }
+
+    fn may_set(&self, place: &KnobAddress, needs: Capability) -> io::Result<()> {
+        let place = place.clone();
+        self.there(move |live| live.may_set(&place, needs))
     }
 
     fn now(&self) -> Duration {

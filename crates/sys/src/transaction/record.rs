@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
+use crate::read::netns::NetnsId;
 use crate::transaction::attached::Attached;
 use crate::transaction::knob::{NapiOf, Reading};
 
@@ -36,6 +37,9 @@ pub enum Record {
         /// By which command, and when. Older journals lack it.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         request: Option<Request>,
+        /// The network namespace in which it wrote. Older journals lack it.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        netns: Option<NetnsId>,
         /// Restore the old values unless confirmed by this time since boot (CLOCK_BOOTTIME).
         confirm_by: Option<Duration>,
         /// The writes, in order.
@@ -241,6 +245,8 @@ pub struct Transaction {
     pub origin: Origin,
     /// By which command, and when. Older journals lack it.
     pub request: Option<Request>,
+    /// The network namespace in which it wrote. Older journals lack it.
+    pub netns: Option<NetnsId>,
     /// Restore unless confirmed by then (CLOCK_BOOTTIME).
     pub confirm_by: Option<Duration>,
     /// Its knobs, in the order of writing.
@@ -279,6 +285,12 @@ impl Transaction {
     /// Whether the kernel may still have some of its values.
     pub fn is_open(&self) -> bool {
         !matches!(self.state, State::Undone(_))
+    }
+
+    /// A knob of it, and the network namespace of the knob, if it belongs to one: two namespaces may
+    /// have equal netdevs.
+    pub fn scoped<'a>(&self, target: &'a Target) -> (Option<NetnsId>, &'a Target) {
+        (self.netns.filter(|_| target.is_of_netns()), target)
     }
 
     /// Whether its writer was interrupted.
@@ -358,6 +370,7 @@ impl History {
                 pid,
                 origin,
                 request,
+                netns,
                 confirm_by,
                 entries,
                 attached,
@@ -373,6 +386,7 @@ impl History {
                     pid,
                     origin,
                     request,
+                    netns,
                     confirm_by,
                     entries,
                     written,
@@ -452,6 +466,7 @@ mod tests {
             pid: 7,
             origin: Origin::Operator,
             request: None,
+            netns: None,
             confirm_by: None,
             entries: vec![entry],
             attached: Vec::new(),

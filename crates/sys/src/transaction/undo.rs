@@ -7,6 +7,7 @@ use std::path::Path;
 
 use netsilo_model::change::{Target, Value};
 
+use crate::read::netns::{NetnsId, NotEntered};
 use crate::transaction::attached::{self, Attached, AttachedRow, Wish};
 use crate::transaction::journal::{Journal, JournalError};
 use crate::transaction::kernel::{Kernel, KnobAddress};
@@ -88,6 +89,53 @@ impl Undone {
     }
 }
 
+/// Where the knobs of a transaction are.
+pub(crate) struct Place<'a> {
+    kernel: &'a dyn Kernel,
+    /// Why the network namespace of the transaction could not be entered. Interrupts and threads are
+    /// the same in all namespaces.
+    missing: Option<&'a NotEntered>,
+}
+
+impl<'a> Place<'a> {
+    /// The network namespace of this process.
+    pub(crate) fn here(kernel: &'a dyn Kernel) -> Self {
+        Self { kernel, missing: None }
+    }
+
+    /// Whether a knob can be looked for here.
+    fn has(&self, target: &Target) -> Result<(), KnobError> {
+        match self.missing {
+            Some(why) if target.is_of_netns() => Err(KnobError::not_entered(target, why)),
+            _ => Ok(()),
+        }
+    }
+}
+
+/// The network namespaces of transactions. Each is entered once.
+struct Places<'a> {
+    here: &'a dyn Kernel,
+    own: Option<NetnsId>,
+    others: BTreeMap<NetnsId, Result<Box<dyn Kernel>, NotEntered>>,
+}
+
+impl<'a> Places<'a> {
+    fn new(here: &'a dyn Kernel) -> Self {
+        Self { here, own: here.netns(), others: BTreeMap::new() }
+    }
+
+    fn of(&mut self, transaction: &Transaction) -> Place<'_> {
+        let Some(netns) = transaction.netns.filter(|netns| Some(*netns) != self.own) else {
+            return Place::here(self.here);
+        };
+        let there = self.others.entry(netns).or_insert_with(|| self.here.within(netns));
+        match &*there {
+            Ok(there) => Place::here(there.as_ref()),
+            Err(why) => Place { kernel: self.here, missing: Some(why) },
+        }
+    }
+}
+
 /// Undoes transactions. An empty result means that there was nothing to undo.
 ///
 /// If a knob could not be restored, its transaction stays open, so that the next `undo` retries.
@@ -104,12 +152,15 @@ pub fn undo(
         return Ok(Vec::new());
     };
     let chosen = chosen(journal.transactions(), which).into_iter().cloned().collect::<Vec<_>>();
+    let mut places = Places::new(kernel);
     let mut all: Vec<Undone> = Vec::new();
     let mut stuck = HashSet::new();
     let mut complete = true;
     for transaction in chosen {
-        let undone = restore_transaction(kernel, &mut journal, &transaction, &stuck, watch);
-        stuck.extend(undone.failures().cloned());
+        let place = places.of(&transaction);
+        let undone = restore_transaction(&place, &mut journal, &transaction, &stuck, watch);
+        let failures = undone.failures().map(|target| transaction.scoped(target));
+        stuck.extend(failures.map(|(netns, target)| (netns, target.clone())));
         complete &= undone.is_complete();
         let given_up = undone.failures().count();
         all.push(undone);
@@ -124,7 +175,7 @@ pub fn undo(
                 }
             })?;
         } else {
-            stays_open(kernel, &mut journal, transaction.id);
+            stays_open(place.kernel, &mut journal, transaction.id);
         }
     }
     Ok(all)
@@ -151,17 +202,20 @@ pub fn expected(
     transactions: &[Transaction],
     which: UndoScope,
 ) -> Vec<Undone> {
-    let mut values: BTreeMap<&Target, Value> = BTreeMap::new();
+    let mut values: BTreeMap<(Option<NetnsId>, &Target), Value> = BTreeMap::new();
     let mut patience = Patience::default();
+    let mut places = Places::new(kernel);
     let mut all = Vec::new();
     for transaction in chosen(transactions, which) {
+        let place = places.of(transaction);
         let mut knobs = Vec::new();
         for (entry, written) in transaction.entries.iter().zip(&transaction.written).rev() {
             let written = written.as_deref();
             let read_back = written.and_then(|raw| knob::parse(&entry.target, raw).ok());
-            let kept = match values.get(&entry.target) {
+            let scoped = transaction.scoped(&entry.target);
+            let kept = match values.get(&scoped) {
                 Some(value) => theirs(entry, read_back.as_ref(), value),
-                None => ours(kernel, entry, written, &mut patience).err(),
+                None => ours(&place, entry, written, &mut patience).err(),
             };
             let result = kept.unwrap_or(RestoreResult::Restored);
             let value = match &result {
@@ -169,7 +223,7 @@ pub fn expected(
                 _ => &entry.old,
             };
             if !result.is_failure() {
-                values.insert(&entry.target, value.clone());
+                values.insert(scoped, value.clone());
             }
             knobs.push((entry.target.clone(), result));
         }
@@ -181,13 +235,14 @@ pub fn expected(
 /// Restores the knobs of one transaction in reverse order, then the settings that depend on them.
 /// Leaves out knobs that still have the value of a newer transaction.
 pub(crate) fn restore_transaction(
-    kernel: &dyn Kernel,
+    place: &Place<'_>,
     journal: &mut Journal,
     transaction: &Transaction,
-    stuck: &HashSet<Target>,
+    stuck: &HashSet<(Option<NetnsId>, Target)>,
     watch: &mut dyn FnMut(&Target, &RestoreResult),
 ) -> Undone {
-    let keeps = keeps(kernel, journal, transaction);
+    let kernel = place.kernel;
+    let keeps = place.missing.is_none().then(|| keeps(kernel, journal, transaction)).flatten();
     let mut knobs = Vec::new();
     let mut done = |entry: &Entry, result| {
         watch(&entry.target, &result);
@@ -196,10 +251,11 @@ pub(crate) fn restore_transaction(
     let mut again = Vec::new();
     let mut patience = Patience::default();
     for (entry, written) in transaction.entries.iter().zip(&transaction.written).rev() {
-        if stuck.contains(&entry.target) {
+        let (netns, target) = transaction.scoped(&entry.target);
+        if stuck.contains(&(netns, target.clone())) {
             continue;
         }
-        match restore(kernel, entry, written.as_deref(), &mut patience) {
+        match restore(place, entry, written.as_deref(), &mut patience) {
             result if result.may_succeed_later() => again.push((entry, written)),
             result => done(entry, result),
         }
@@ -208,7 +264,7 @@ pub(crate) fn restore_transaction(
     // `tx-tcp-mangleid-segmentation` off while `tx-tcp-segmentation` is off
     // (`netdev_fix_features`).
     for (entry, written) in again {
-        let result = match restore(kernel, entry, written.as_deref(), &mut Patience::default()) {
+        let result = match restore(place, entry, written.as_deref(), &mut Patience::default()) {
             RestoreResult::AlreadyOld => RestoreResult::Restored,
             result => result,
         };
@@ -287,12 +343,13 @@ fn keeps(
 
 /// Restores one knob, if its value is still ours.
 fn restore(
-    kernel: &dyn Kernel,
+    place: &Place<'_>,
     entry: &Entry,
     written: Option<&str>,
     patience: &mut Patience,
 ) -> RestoreResult {
-    let (target, now) = match ours(kernel, entry, written, patience) {
+    let kernel = place.kernel;
+    let (target, now) = match ours(place, entry, written, patience) {
         Ok(now) => (&entry.target, now),
         Err(result) => return result,
     };
@@ -314,11 +371,13 @@ fn restore(
 /// Reads a knob that has the value that was written to it; the error is why it needs no restoring,
 /// or cannot be read.
 fn ours(
-    kernel: &dyn Kernel,
+    place: &Place<'_>,
     entry: &Entry,
     written: Option<&str>,
     patience: &mut Patience,
 ) -> Result<Reading, RestoreResult> {
+    place.has(&entry.target).map_err(failed)?;
+    let kernel = place.kernel;
     let read_back = written.and_then(|raw| knob::parse(&entry.target, raw).ok());
     let read = || knob::read_now(kernel, &entry.target, entry.kthread.as_ref());
     let expected = read_back.as_ref().unwrap_or(&entry.settles_as);

@@ -6,6 +6,7 @@ use std::io;
 use netsilo_model::change::Target;
 use rustix::io::Errno;
 
+use crate::read::netns::NotEntered;
 use crate::transaction::bounded::NoAnswer;
 use crate::transaction::kernel::{EthtoolSetting, Kernel, KnobAddress};
 use crate::transaction::knob::napis::NapisDisabled;
@@ -119,6 +120,16 @@ impl KnobError {
             *hint = Some(format!("its driver accepts at most {}{known}", most.trim()));
         }
         refused
+    }
+
+    /// The knob's network namespace was not entered.
+    pub(crate) fn not_entered(target: &Target, why: &NotEntered) -> Self {
+        match why {
+            NotEntered::Gone => Self::gone(target, why.to_string()),
+            NotEntered::Why(why) => {
+                Self::refused(target, Doing::Enter, io::Error::other(why.clone()))
+            }
+        }
     }
 
     pub(super) fn gone(target: &Target, why: impl Into<String>) -> Self {

@@ -14,6 +14,8 @@ use rustix::io::Errno;
 /// The operation that failed on a knob.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Doing {
+    /// Entering its network namespace.
+    Enter,
     /// Reading it.
     Read,
     /// Writing this value.
@@ -25,6 +27,7 @@ pub enum Doing {
 impl fmt::Display for Doing {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
+            Self::Enter => f.write_str("enter its network namespace"),
             Self::Read => f.write_str("read"),
             Self::Write(value) => write!(f, "write {value}"),
             Self::Restore(raw) => write!(f, "restore {}", raw.trim_end()),
