@@ -12,16 +12,15 @@
 pub mod difference;
 pub mod quiet;
 pub mod rss;
+pub mod totals;
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use netsilo_model::derive::analysis::Analysis;
 use netsilo_model::derive::backlog::BacklogWork;
 use netsilo_model::derive::coverage::{StageCoverage, coverage};
-use netsilo_model::derive::forwarding::ForwardTotals;
-use netsilo_model::derive::locality::Locality;
 use netsilo_model::derive::rates::{CpuRates, Rates, Shares};
-use netsilo_model::derive::silo::{OutsideTraffic, Silo, Silos};
+use netsilo_model::derive::silo::{Silo, Silos};
 use netsilo_model::derive::stages::Stages;
 use netsilo_model::derive::tap_readers::TapReader;
 use netsilo_model::drivers::software::SoftwareNetdev;
@@ -36,6 +35,8 @@ use netsilo_model::snapshot::netdev::Netdev;
 use netsilo_model::snapshot::observation::Observation;
 use netsilo_model::snapshot::sockets::Holder;
 use serde::{Deserialize, Serialize};
+
+use crate::report::totals::{HostTotals, totals};
 
 /// The schema number that this version writes.
 pub const SCHEMA: u32 = 1;
@@ -246,31 +247,6 @@ pub struct CpuLine {
     pub consumers: Vec<String>,
 }
 
-/// The host as a whole.
-#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
-#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
-pub struct HostTotals {
-    /// Payload bytes read per second, from all sources; `None` if consumers were not counted.
-    pub bytes_per_s: Option<f64>,
-    /// Packets polled from queues per second; `None` if polls were not counted.
-    pub packets_per_s: Option<f64>,
-    /// Interrupts of rx queues per second.
-    pub interrupts_per_s: f64,
-    /// Locality of all bytes that a queue received.
-    pub locality: Locality,
-    /// Data that no NIC received.
-    pub local: OutsideTraffic,
-    /// Data from a NIC of another network namespace.
-    pub foreign: OutsideTraffic,
-    /// Data whose queue was not found.
-    pub unresolved: OutsideTraffic,
-    /// Share of the read bytes whose queue was not found.
-    pub unresolved_share: Option<f64>,
-    /// Forwarded packets; the other totals exclude them.
-    #[serde(default)]
-    pub forwarded: ForwardTotals,
-}
-
 /// Settings of the network stack as a whole.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
@@ -306,7 +282,7 @@ impl Report {
             },
             cpus: after.topology.online.iter().map(&mut line).collect(),
             tap_readers: analysis.tap_readers.clone(),
-            totals: totals(silos, attribution),
+            totals: totals(analysis),
             stages: attribution
                 .stages
                 .as_ref()
@@ -506,39 +482,6 @@ fn heaviest_first(readers: BTreeMap<&str, f64>) -> Vec<String> {
     let mut readers: Vec<(&str, f64)> = readers.into_iter().collect();
     readers.sort_unstable_by(|a, b| b.1.total_cmp(&a.1).then_with(|| a.0.cmp(b.0)));
     readers.into_iter().map(|(comm, _)| comm.to_owned()).collect()
-}
-
-fn totals(silos: &Silos, attribution: &Attribution) -> HostTotals {
-    let by_queue: f64 = silos.queues.iter().filter_map(|silo| silo.bytes_per_s).sum();
-    let elsewhere = [&silos.local, &silos.foreign, &silos.unresolved]
-        .map(|e| e.bytes_per_s)
-        .iter()
-        .sum::<f64>();
-    let counted = attribution.source != AttributionSource::None && !attribution.elapsed.is_zero();
-    let all = by_queue + elsewhere;
-    // sock_diag sees TCP of visible processes only: no such bytes are not 0 bytes.
-    let sees_all = attribution.source == AttributionSource::Bpf;
-    let bytes = (counted && (sees_all || all > 0.0)).then_some(all);
-    let polled = silos.queues.iter().filter_map(|silo| silo.packets_per_s);
-    let mut seen = BTreeSet::new();
-    let interrupts =
-        silos.queues.iter().filter(|silo| silo.irq.as_ref().is_some_and(|irq| seen.insert(irq.to)));
-    HostTotals {
-        bytes_per_s: bytes,
-        packets_per_s: (polled.clone().count() > 0).then(|| polled.sum()),
-        interrupts_per_s: interrupts
-            .flat_map(|silo| silo.interrupts_per_s.iter().flatten())
-            .map(|(_, rate)| rate)
-            .sum(),
-        locality: silos.locality(),
-        local: silos.local.clone(),
-        foreign: silos.foreign.clone(),
-        unresolved: silos.unresolved.clone(),
-        forwarded: silos.forwarded.clone(),
-        unresolved_share: bytes
-            .filter(|bytes| *bytes > 0.0)
-            .map(|bytes| silos.unresolved.bytes_per_s / bytes),
-    }
 }
 
 #[cfg(test)]

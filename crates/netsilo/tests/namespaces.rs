@@ -1,4 +1,4 @@
-//! Losses in other network namespaces, on the running kernel.
+//! Other network namespaces on the running kernel: what is lost there, and writing there.
 
 #![allow(clippy::unwrap_used, clippy::panic, reason = "helpers of tests are tests too")]
 
@@ -6,6 +6,7 @@ use std::fs::File;
 use std::net::{SocketAddr, TcpListener, UdpSocket};
 use std::os::fd::{AsFd as _, OwnedFd};
 use std::os::unix::fs::MetadataExt as _;
+use std::path::Path;
 use std::process::Command;
 
 use netsilo_decide::judge::findings::{Finding, FindingId, check};
@@ -73,6 +74,99 @@ impl Drop for Namespace {
 
 fn ip(words: &[&str]) {
     assert!(Command::new("ip").args(words).status().unwrap().success(), "ip {words:?}");
+}
+
+/// netsilo, with the journal in this folder; its exit code and output.
+fn writing(words: &[&str], state: &Path) -> (Option<i32>, String) {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_netsilo"));
+    let output = command.args(words).arg("--state-dir").arg(state).output().unwrap();
+    let text = |bytes| String::from_utf8(bytes).unwrap();
+    (output.status.code(), text(output.stdout) + &text(output.stderr))
+}
+
+/// A veth whose RPS can be set, with the same name and interface index in each namespace.
+fn veth(namespace: &Namespace) {
+    let words = "link add va index 77 type veth peer name vb index 78";
+    let words: Vec<&str> = words.split(' ').collect();
+    ip(&[&["-n", &namespace.0], words.as_slice()].concat());
+    ip(&["-n", &namespace.0, "link", "set", "va", "up"]);
+}
+
+fn rps(namespace: &Namespace) -> String {
+    let file = "/sys/class/net/va/queues/rx-0/rps_cpus";
+    let cat = Command::new("ip").args(["netns", "exec", &namespace.0, "cat", file]).output();
+    String::from_utf8(cat.unwrap().stdout).unwrap().trim().to_owned()
+}
+
+const SET_RPS: [&str; 9] = ["apply", "--rps", "0", "-n", "va", "-y", "--no-bpf", "-i", "100ms"];
+
+#[test]
+fn undo_restores_each_namespace_where_it_was_written() {
+    if netsilo_lab::skip().unwrap() {
+        return;
+    }
+    let state = tempfile::tempdir().unwrap();
+    let [blue, green] = ["netsilo-west", "netsilo-east"].map(Namespace::new);
+    for namespace in [&blue, &green] {
+        veth(namespace);
+        let (code, text) =
+            writing(&[&["--netns", &namespace.0], &SET_RPS[..]].concat(), state.path());
+        assert_eq!(code, Some(0), "{text}");
+        assert_eq!(rps(namespace), "1");
+    }
+    let (_, list) = writing(&["undo", "--list"], state.path());
+    for namespace in [&blue, &green] {
+        assert!(list.contains(&format!(", in netns {}", namespace.0)), "{list}");
+    }
+    assert!(list.ends_with("undo would restore 2 settings\n"), "{list}");
+    // from a third namespace, the newest only
+    let (code, text) = writing(&["undo", "--last"], state.path());
+    assert_eq!(code, Some(0), "{text}");
+    assert_eq!([rps(&blue), rps(&green)], ["1", "0"]);
+    // from one in which an equal netdev is
+    ip(&["netns", "exec", &green.0, "sh", "-c", "echo 1 >/sys/class/net/va/queues/rx-0/rps_cpus"]);
+    let (code, text) = writing(&["--netns", &green.0, "undo"], state.path());
+    assert_eq!(code, Some(0), "{text}");
+    assert_eq!([rps(&blue), rps(&green)], ["0", "1"]);
+}
+
+#[test]
+fn undo_says_that_a_namespace_has_ended_and_a_guard_restores_in_it() {
+    if netsilo_lab::skip().unwrap() {
+        return;
+    }
+    let state = tempfile::tempdir().unwrap();
+    let blue = Namespace::new("netsilo-brief");
+    veth(&blue);
+    let within = ["--netns", &blue.0, "--confirm-within", "1s"];
+    let (code, text) = writing(&[&SET_RPS[..], &within].concat(), state.path());
+    assert_eq!((code, rps(&blue).as_str()), (Some(0), "1"), "{text}");
+    let mut waited = 0;
+    while rps(&blue) == "1" && waited < 100 {
+        std::thread::sleep(std::time::Duration::from_millis(100));
+        waited += 1;
+    }
+    assert_eq!(rps(&blue), "0", "not confirmed");
+    let (code, text) = writing(&[&["--netns", &blue.0], &SET_RPS[..]].concat(), state.path());
+    assert_eq!(code, Some(0), "{text}");
+    drop(blue);
+    let (code, text) = writing(&["undo", "-v"], state.path());
+    assert_eq!(code, Some(0), "{text}");
+    assert!(text.contains("gone (va rx-0 rps_cpus: this network namespace has ended)"), "{text}");
+}
+
+#[test]
+fn a_namespace_that_is_not_there_is_an_error_that_names_those_that_are() {
+    if netsilo_lab::skip().unwrap() {
+        return;
+    }
+    let state = tempfile::tempdir().unwrap();
+    let blue = Namespace::new("netsilo-near");
+    let (code, text) = writing(&["--netns", "nea", "undo"], state.path());
+    assert_eq!(code, Some(2), "{text}");
+    assert!(text.contains(&blue.0), "{text}");
+    let (code, _) = netsilo(&["--netns", &blue.0, "plan", "--from", "x"]);
+    assert_eq!(code, Some(2));
 }
 
 /// A UDP socket with a small buffer.

@@ -36,7 +36,8 @@ pub(crate) fn check(given: &str, matches: &ArgMatches) -> Result<()> {
 /// are those of its first thread.
 pub(crate) fn enter(given: &str) -> Result<()> {
     let root = Root::live();
-    let entrance = Entrance::named(&root, given).map_err(|why| usage(format!("--netns {given}: {why}")))?;
+    let entrance =
+        Entrance::named(&root, given).map_err(|why| usage(format!("--netns {given}: {why}")))?;
     if let Some(entrance) = entrance {
         entrance.enter(&root).map_err(|why| anyhow!("--netns {given}: {why}"))?;
     }

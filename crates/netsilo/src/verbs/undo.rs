@@ -1,7 +1,11 @@
 //! `netsilo undo` restores values that are still netsilo's, and shows what netsilo wrote.
 
+use std::collections::BTreeMap;
+
 use anyhow::{Result, bail};
+use netsilo_sys::read::netns::{NetnsId, names_by_cookie};
 use netsilo_sys::transaction::journal::read_without_lock;
+use netsilo_sys::transaction::kernel::Kernel as _;
 use netsilo_sys::transaction::record::{RestoredBy, Transaction};
 use netsilo_sys::transaction::undo::{self, UndoScope, Undone};
 
@@ -60,7 +64,8 @@ pub(crate) fn run(args: &Args) -> Result<Exit> {
             bail!("no transaction {number} since boot; {list} shows them");
         }
         if args.list || args.dry_run {
-            return show(args, &transactions, &undo::expected(&kernel, &transactions, which));
+            let expected = undo::expected(&kernel, &transactions, which);
+            return show(args, &transactions, &expected, kernel.netns());
         }
     }
     let all = undo::undo(&kernel, dir, which, args.forget, RestoredBy::Undo, &mut |_, _| {})?;
@@ -87,10 +92,24 @@ pub(crate) fn run(args: &Args) -> Result<Exit> {
 }
 
 /// Prints all transactions, or those that an undo would restore.
-fn show(args: &Args, transactions: &[Transaction], expected: &[Undone]) -> Result<Exit> {
+fn show(
+    args: &Args,
+    transactions: &[Transaction],
+    expected: &[Undone],
+    own: Option<NetnsId>,
+) -> Result<Exit> {
     let is_shown =
         |it: &&Transaction| args.list || expected.iter().any(|undone| undone.transaction == it.id);
-    let shown = Transactions::new(transactions.iter().filter(is_shown), expected);
+    let elsewhere = |it: &Transaction| it.netns.filter(|netns| Some(*netns) != own);
+    let names = match transactions.iter().any(|it| elsewhere(it).is_some()) {
+        true => names_by_cookie(&args.state.root()?),
+        false => BTreeMap::new(),
+    };
+    let netns = |it: &Transaction| {
+        let netns = elsewhere(it)?;
+        Some(names.get(&netns.cookie).cloned().unwrap_or_else(|| netns.inode.to_string()))
+    };
+    let shown = Transactions::new(transactions.iter().filter(is_shown), expected, &netns);
     if args.json {
         out::json(&Versioned::first(shown))?;
     } else if transactions.is_empty() {

@@ -9,6 +9,7 @@ mod taps;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
 
+use netsilo_decide::report::totals::PolledElsewhere;
 use netsilo_decide::report::{CaptureLine, NetdevLine, Report};
 use netsilo_model::derive::forwarding::ForwardShare;
 use netsilo_model::derive::locality::Locality;
@@ -423,7 +424,27 @@ fn totals(report: &Report, on: Presentation) -> Styled {
         }
         let _ = writeln!(text);
     }
+    if !totals.polled_elsewhere.is_empty() {
+        let line = polled_elsewhere(&totals.polled_elsewhere);
+        let _ = writeln!(text, "{}", wrapped(&line, on.width));
+    }
     text
+}
+
+/// The busiest netdevs of other network namespaces, and the command that shows them.
+fn polled_elsewhere(all: &[PolledElsewhere]) -> String {
+    let named = all.iter().take(CONSUMERS_NAMED);
+    let mut names: Vec<String> =
+        named.map(|it| format!("{} of {} (cpus {})", it.netdev, it.netns, it.cpus)).collect();
+    if all.len() > names.len() {
+        names.push(format!("{} more", all.len() - names.len()));
+    }
+    format!(
+        "{} packets/s polled for other network namespaces: {}; `netsilo --netns {} show` shows them",
+        count(all.iter().map(|it| it.packets_per_s).sum()),
+        names.join(", "),
+        all.first().map(|it| it.netns).unwrap_or_default(),
+    )
 }
 
 #[cfg(test)]

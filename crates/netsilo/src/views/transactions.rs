@@ -33,6 +33,9 @@ struct Written<'a> {
     verb: Option<&'a str>,
     /// When it began to write, in seconds since 1970.
     at: Option<u64>,
+    /// The other network namespace in which it wrote, by its name or inode number.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    netns: Option<String>,
     /// In words: `not undone`, `undone by undo`, `undone by undo, 2 settings given up`.
     state: String,
     knobs: Vec<WrittenKnob<'a>>,
@@ -55,10 +58,12 @@ struct WrittenKnob<'a> {
 }
 
 impl<'a> Transactions<'a> {
-    /// These transactions; `expected` is what an undo of them would do.
+    /// These transactions; `expected` is what an undo of them would do, `netns` the other network
+    /// namespace of a transaction.
     pub(crate) fn new(
         transactions: impl DoubleEndedIterator<Item = &'a Transaction>,
         expected: &[Undone],
+        netns: &dyn Fn(&Transaction) -> Option<String>,
     ) -> Self {
         let mut newer = HashMap::new();
         let written = |it: &'a Transaction| {
@@ -68,18 +73,19 @@ impl<'a> Transactions<'a> {
             let results = results.map(|(_, result)| Some(result)).chain(repeat(None));
             let knob = |(entry, result): (&'a Entry, Option<&RestoreResult>)| {
                 let (undo, detail) = result.map(fate).unzip();
-                let replaced_by = newer.get(&entry.target).copied().filter(|_| it.is_open());
+                let replaced_by = newer.get(&it.scoped(&entry.target)).copied().filter(|_| it.is_open());
                 let Entry { target, old, new, .. } = entry;
                 WrittenKnob { target, old, new, undo, detail: detail.flatten(), replaced_by }
             };
             let knobs = it.entries.iter().zip(results).map(knob).collect();
             if it.is_open() {
-                newer.extend(it.entries.iter().map(|entry| (&entry.target, it.id)));
+                newer.extend(it.entries.iter().map(|entry| (it.scoped(&entry.target), it.id)));
             }
             Written {
                 transaction: it.id,
                 verb: it.request.as_ref().map(|request| request.verb.as_str()),
                 at: it.request.as_ref().map(|request| request.at),
+                netns: netns(it),
                 state: state(it),
                 knobs,
             }
@@ -96,8 +102,10 @@ impl<'a> Transactions<'a> {
                 format!(", {}", humantime::format_rfc3339_seconds(at))
             });
             let verb = it.verb.map(|verb| format!(", by {verb}")).unwrap_or_default();
+            let netns = it.netns.as_ref().map(|netns| format!(", in netns {netns}"));
             let (id, state) = (it.transaction, &it.state);
-            let _ = writeln!(text, "transaction {id}{}{verb}: {state}", at.unwrap_or_default());
+            let (at, netns) = (at.unwrap_or_default(), netns.unwrap_or_default());
+            let _ = writeln!(text, "transaction {id}{at}{verb}{netns}: {state}");
             for knob in &it.knobs {
                 let WrittenKnob { target, old, new, undo: Some(undo), detail, .. } = knob else {
                     continue;

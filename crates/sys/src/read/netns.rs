@@ -11,6 +11,7 @@ use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 
 use netsilo_model::derive::namespaces::names as namespace_names;
+use netsilo_model::machine::reading::Reading;
 use netsilo_model::parse::mountinfo::mounts_below;
 use netsilo_model::parse::schedstat::link_inode;
 use netsilo_model::snapshot::namespaces::{Namespace, Namespaces};
@@ -21,9 +22,7 @@ use rustix::mount::{
     move_mount, open_tree,
 };
 use rustix::net::{AddressFamily, SocketType};
-use rustix::thread::{
-    LinkNameSpaceType, UnshareFlags, move_into_link_name_space, unshare_unsafe,
-};
+use rustix::thread::{LinkNameSpaceType, UnshareFlags, move_into_link_name_space, unshare_unsafe};
 use serde::{Deserialize, Serialize};
 
 use crate::files::error::ReadError;
@@ -103,21 +102,26 @@ impl Entrance {
             ];
             number == Some(it.inode) || words.contains(&Some(given))
         };
-        let mut same: Vec<Found> =
-            found.into_values().filter(|it| is_it(&it.namespace)).collect();
+        let mut same: Vec<Found> = found.into_values().filter(|it| is_it(&it.namespace)).collect();
         match (same.pop(), same.len()) {
             (Some(only), 0) => Ok(Some(Self { inode: only.namespace.inode, files: only.files })),
             (Some(last), _) => {
                 same.push(last);
                 let inodes: Vec<_> = same.iter().map(|it| it.namespace.inode.to_string()).collect();
-                Err(format!("several have this name; give one of their numbers: {}", inodes.join(", ")))
+                Err(format!(
+                    "several have this name; give one of their numbers: {}",
+                    inodes.join(", ")
+                ))
             }
             (None, _) if names.is_empty() => Err("there is no other network namespace".into()),
             (None, _) => {
                 let known: Vec<&str> = names.values().take(NAMED).map(String::as_str).collect();
                 let more = names.len() - known.len();
                 let more = if more > 0 { format!(" and {more} more") } else { String::new() };
-                Err(format!("no network namespace has this name; known: {}{more}", known.join(", ")))
+                Err(format!(
+                    "no network namespace has this name; known: {}{more}",
+                    known.join(", ")
+                ))
             }
         }
     }
@@ -128,7 +132,9 @@ impl Entrance {
     /// stay where they are; threads and processes that this one makes later do not.
     pub fn enter(&self, root: &Root) -> Result<(), NotEntered> {
         let failed = |doing: &'static str| {
-            move |errno: Errno| NotEntered::Why(format!("cannot {doing}: {}", io::Error::from(errno)))
+            move |errno: Errno| {
+                NotEntered::Why(format!("cannot {doing}: {}", io::Error::from(errno)))
+            }
         };
         let sys = root.path("/sys").map_err(|e| NotEntered::Why(e.to_string()))?;
         let mounts = root.read("/proc/thread-self/mountinfo")?;
@@ -182,6 +188,16 @@ impl Entrance {
 pub fn names(root: &Root) -> Vec<String> {
     let found = namespaces::find(root).map(|(found, _)| found).unwrap_or_default();
     names_of(&found).into_values().collect()
+}
+
+/// The names of the other network namespaces, by `SO_NETNS_COOKIE`. Those that cannot be entered are
+/// left out.
+pub fn names_by_cookie(root: &Root) -> BTreeMap<u64, String> {
+    let Reading::Value(found) = namespaces::read(root, None) else { return BTreeMap::new() };
+    let mut names = namespace_names(Some(&found));
+    let cookie = |it: &Namespace| it.counters.value()?.cookie;
+    let named = |it: &Namespace| Some((cookie(it)?, names.remove(&it.inode)?));
+    found.all.iter().filter_map(named).collect()
 }
 
 fn names_of(found: &BTreeMap<u32, Found>) -> BTreeMap<u32, String> {

@@ -425,9 +425,13 @@ fn roll_back(
     let nothing = Undone { transaction, knobs: Vec::new(), attached: Vec::new() };
     let undone = knobs.map_or(nothing, |knobs| {
         let none = Default::default();
-        restore_transaction(&Place::here(kernel), &mut journal, &knobs, &none, &mut |target, result| {
-            watch(ApplyEvent::Restored(target, result))
-        })
+        restore_transaction(
+            &Place::here(kernel),
+            &mut journal,
+            &knobs,
+            &none,
+            &mut |target, result| watch(ApplyEvent::Restored(target, result)),
+        )
     });
     undone.attached.iter().for_each(|row| watch(ApplyEvent::Attached(row)));
     // If the kernel did not answer, the write may still take effect: its transaction stays open.

@@ -136,8 +136,9 @@ fn entry(
 
 /// The records of a transaction that is complete or undone.
 fn records(transaction: Transaction) -> Vec<Record> {
-    let Transaction { id, pid, origin, request, netns, confirm_by, entries, written, attached, .. } =
-        transaction;
+    let Transaction {
+        id, pid, origin, request, netns, confirm_by, entries, written, attached, ..
+    } = transaction;
     let begin = Record::Begin {
         transaction: id,
         pid,

@@ -288,7 +288,9 @@ impl Journal {
             matches!(entry.target, Target::NapiThread(_)) && read(entry).is_err_and(|e| e.is_gone())
         };
         let now = |entry: &Entry| read(entry).ok().map(|reading| (reading.value, reading.raw));
-        let Some(records) = compact::compact(&self.history, self.netns, &gone, &now) else { return Ok(()) };
+        let Some(records) = compact::compact(&self.history, self.netns, &gone, &now) else {
+            return Ok(());
+        };
         let new = self.path.with_file_name("journal.new");
         let mut bytes = Vec::new();
         let mut history = History::default();

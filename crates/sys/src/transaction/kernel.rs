@@ -256,7 +256,10 @@ impl Elsewhere {
             }
         };
         let failed = |why: &dyn std::fmt::Display| NotEntered::Why(why.to_string());
-        std::thread::Builder::new().name("netsilo-netns".into()).spawn(work).map_err(|e| failed(&e))?;
+        std::thread::Builder::new()
+            .name("netsilo-netns".into())
+            .spawn(work)
+            .map_err(|e| failed(&e))?;
         entered.recv().map_err(|e| failed(&e))??;
         Ok(Self { jobs })
     }
