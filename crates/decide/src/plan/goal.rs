@@ -15,6 +15,9 @@ pub struct Goal {
     /// The netdevs to place, by name; empty means every netdev that is up and has rx queues with
     /// interrupts.
     pub netdevs: Vec<String>,
+    /// Programs, pods (`default/web-0`), containers and cgroups: only queues of whose data they
+    /// read at least half are placed; empty means all queues.
+    pub readers: Vec<String>,
     /// The CPUs that receive work may be placed on; `None` means all online CPUs except
     /// isolated and tickless ones, and those exclusive to a container.
     #[serde(deserialize_with = "goal_text::cpus")]
@@ -61,6 +64,7 @@ impl Default for Goal {
     fn default() -> Self {
         Self {
             netdevs: Vec::new(),
+            readers: Vec::new(),
             cpus: None,
             exclude: CpuSet::new(),
             overrides: Vec::new(),

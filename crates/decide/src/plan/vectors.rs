@@ -63,6 +63,10 @@ impl<'a> VectorRules<'a> {
             part.leave(&vector.label, "left alone, as configured");
             return Err(part.into());
         }
+        if let Some(why) = self.not_of_readers(&group) {
+            part.leave(&vector.label, &why);
+            return Err(part.into());
+        }
         vector.pool = match other.and_then(|other| other.cpus.as_ref()) {
             Some(cpus) => {
                 let label = vector.label.to_string();
@@ -84,6 +88,25 @@ impl<'a> VectorRules<'a> {
         Ok((group, vector, algorithm))
     }
 
+    /// Why the goal's readers do not cover a group; `None` if they do, or if the goal names none.
+    fn not_of_readers(&self, group: &Group<'_>) -> Option<String> {
+        let readers = &self.goal.readers;
+        let consumers = || group.silos.iter().flat_map(|silo| &silo.consumers);
+        let theirs = consumers().filter(|it| readers.iter().any(|name| it.is_called(name)));
+        let read: f64 = theirs.map(|it| it.bytes_per_s).sum();
+        let all: f64 = group.silos.iter().filter_map(|silo| silo.bytes_per_s).sum();
+        let names = || readers.join(", ");
+        match all {
+            _ if readers.is_empty() => None,
+            0.0 => Some(format!("no data of it was read, so none by {}", names())),
+            all if read < LEAST_READ * all => {
+                let share = (100.0 * read / all).round();
+                Some(format!("{share}% of its data was read by {}: less than half", names()))
+            }
+            _ => None,
+        }
+    }
+
     /// CPUs that RPS will hand the group's packets to; none where RFS sends them to their readers.
     pub(super) fn rps_targets(&self, group: &Group<'_>, snapshot: &Snapshot) -> CpuSet {
         let table = self.goal.rfs.or(snapshot.net.rps_sock_flow_entries).unwrap_or(0);
@@ -97,6 +120,9 @@ impl<'a> VectorRules<'a> {
         cpus.and(&snapshot.topology.online).minus(&snapshot.topology.dropped_from_rps())
     }
 }
+
+/// The share of a queue's data that the goal's readers must read for it to be placed.
+const LEAST_READ: f64 = 0.5;
 
 /// Most interrupts on one x86 CPU: of 256 vectors, 32 are exceptions and about two dozen are the
 /// system's own (`arch/x86/include/asm/irq_vectors.h`).

@@ -333,6 +333,7 @@ fn name(of: &Namespace) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::snapshot::host::Snapshot;
     use crate::snapshot::ip_packets::IpPackets;
     use crate::snapshot::sockets::{Holder, SocketKind};
 

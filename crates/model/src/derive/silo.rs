@@ -207,6 +207,19 @@ pub struct ConsumerShare {
 }
 
 impl ConsumerShare {
+    /// Whether a name means it: that of a program, of its container or pod, its cgroup's path, or a
+    /// cgroup above it.
+    pub fn is_called(&self, name: &str) -> bool {
+        let is_in = |path: &String| {
+            let rest = path.strip_prefix(name.trim_end_matches('/'));
+            rest.is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
+        };
+        if name.is_empty() {
+            return false;
+        }
+        self.comm == name || self.container.iter().chain(&self.cgroup).any(is_in)
+    }
+
     /// `redis (pid 812)`.
     pub fn label(&self) -> String {
         match self.kind {
@@ -337,4 +350,26 @@ pub fn heaviest<K: Ord + Copy>(weights: impl Iterator<Item = (K, f64)>) -> Optio
         best => best,
     };
     weights.fold(None, heavier).map(|(key, _)| key)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_name_means_a_program_a_container_its_pod_or_a_cgroup_above() {
+        let reader = ConsumerShare {
+            comm: "nginx".into(),
+            container: Some("shop/web-7d4b9/nginx".into()),
+            cgroup: Some("/kubepods.slice/pod1/crio-5".into()),
+            ..ConsumerShare::default()
+        };
+        for name in ["nginx", "shop/web-7d4b9", "shop", "/kubepods.slice/", "/kubepods.slice/pod1"]
+        {
+            assert!(reader.is_called(name), "{name}");
+        }
+        for name in ["ngin", "shop/web", "web-7d4b9", "/kubepods", ""] {
+            assert!(!reader.is_called(name), "{name:?}");
+        }
+    }
 }

@@ -28,8 +28,8 @@ pub(crate) struct GoalArgs {
     /// Plan only what fixes these findings of netsilo check; write a space in a subject as /
     /// (nic-drops:eth0, rps-to-itself:eth0/rx-3)
     #[arg(long, value_name = "ID[:SUBJECT],..", value_delimiter = ',', conflicts_with_all = [
-        "netdev", "cpus", "exclude", "algorithm", "no_irqs", "rps", "rfs", "arfs", "steer", "xps",
-        "default_smp_affinity", "rps_default_mask",
+        "netdev", "readers", "cpus", "exclude", "algorithm", "no_irqs", "rps", "rfs", "arfs",
+        "steer", "xps", "default_smp_affinity", "rps_default_mask",
     ])]
     fix: Vec<FixRequest>,
     /// File with weights of the cost model as JSON (docs/calibrate.md) [default: measured by

@@ -23,6 +23,10 @@ pub(crate) struct GoalKeys {
     /// Place only the queues of these netdevs [default: all]
     #[arg(id = "netdev", short, long = "netdev", value_name = "DEV,..", value_delimiter = ',')]
     netdevs: Option<Vec<String>>,
+    /// Place only queues that these mostly read: programs, pods (default/web-0), cgroups [default:
+    /// all]
+    #[arg(long, value_name = "READER,..", value_delimiter = ',')]
+    readers: Option<Vec<String>>,
     /// Place only on these CPUs (list or mask) [default: all but isolated and nohz_full]
     #[arg(short, long, value_name = "CPUS", value_parser = some_cpus)]
     #[serde(deserialize_with = "file_cpus")]
@@ -96,6 +100,7 @@ impl GoalKeys {
         let Goal { overrides, costs, .. } = goal;
         Goal {
             netdevs: self.netdevs.unwrap_or(goal.netdevs),
+            readers: self.readers.unwrap_or(goal.readers),
             cpus: self.cpus.or(goal.cpus),
             exclude: self.exclude.unwrap_or(goal.exclude),
             algorithm: self.algorithm.unwrap_or(goal.algorithm),
@@ -157,6 +162,7 @@ mod tests {
         assert!(only_limit(&["-n", "eth0", "-c", "0-3", "--exclude", "1", "--even-if-owned"]));
         for more in [
             &["-a", "auto"][..],
+            &["--readers", "nginx"],
             &["--no-irqs"],
             &["--rps", "off"],
             &["--rfs", "32768"],

@@ -440,7 +440,7 @@ fn polled_elsewhere(all: &[PolledElsewhere]) -> String {
         names.push(format!("{} more", all.len() - names.len()));
     }
     format!(
-        "{} packets/s polled for other network namespaces: {}; `netsilo --netns {} show` shows them",
+        "{} packets/s polled for other network namespaces: {}; look there: netsilo --netns {} show",
         count(all.iter().map(|it| it.packets_per_s).sum()),
         names.join(", "),
         all.first().map(|it| it.netns).unwrap_or_default(),

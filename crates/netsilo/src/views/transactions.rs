@@ -73,7 +73,8 @@ impl<'a> Transactions<'a> {
             let results = results.map(|(_, result)| Some(result)).chain(repeat(None));
             let knob = |(entry, result): (&'a Entry, Option<&RestoreResult>)| {
                 let (undo, detail) = result.map(fate).unzip();
-                let replaced_by = newer.get(&it.scoped(&entry.target)).copied().filter(|_| it.is_open());
+                let replaced_by =
+                    newer.get(&it.scoped(&entry.target)).copied().filter(|_| it.is_open());
                 let Entry { target, old, new, .. } = entry;
                 WrittenKnob { target, old, new, undo, detail: detail.flatten(), replaced_by }
             };

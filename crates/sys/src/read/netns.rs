@@ -128,8 +128,8 @@ impl Entrance {
 
     /// Moves this thread into the namespace, with a `/sys` of its own that shows it.
     ///
-    /// What is mounted below `/sys` (cgroups, debugfs) stays there. The other threads of the process
-    /// stay where they are; threads and processes that this one makes later do not.
+    /// What is mounted below `/sys` (cgroups, debugfs) stays there. The other threads of the
+    /// process stay where they are; threads and processes that this one makes later do not.
     pub fn enter(&self, root: &Root) -> Result<(), NotEntered> {
         let failed = |doing: &'static str| {
             move |errno: Errno| {
@@ -190,8 +190,8 @@ pub fn names(root: &Root) -> Vec<String> {
     names_of(&found).into_values().collect()
 }
 
-/// The names of the other network namespaces, by `SO_NETNS_COOKIE`. Those that cannot be entered are
-/// left out.
+/// The names of the other network namespaces, by `SO_NETNS_COOKIE`. Those that cannot be entered
+/// are left out.
 pub fn names_by_cookie(root: &Root) -> BTreeMap<u64, String> {
     let Reading::Value(found) = namespaces::read(root, None) else { return BTreeMap::new() };
     let mut names = namespace_names(Some(&found));

@@ -23,8 +23,8 @@ pub const UNDONE_KEPT: usize = 64;
 ///
 /// Returns `None` if that would not shorten the journal, or if a transaction is unfinished or
 /// awaits confirmation. Operators' open transactions are kept unchanged, for `undo --last` and for
-/// their guards, and so are those of other network namespaces than `own`. Knobs that are permanently
-/// `gone` need no undo. `now` reads the current value of a knob.
+/// their guards, and so are those of network namespaces other than `own`. Knobs that are
+/// permanently `gone` need no undo. `now` reads the current value of a knob.
 pub fn compact(
     history: &History,
     own: Option<NetnsId>,

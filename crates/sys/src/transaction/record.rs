@@ -287,8 +287,8 @@ impl Transaction {
         !matches!(self.state, State::Undone(_))
     }
 
-    /// A knob of it, and the network namespace of the knob, if it belongs to one: two namespaces may
-    /// have equal netdevs.
+    /// A knob of it, and the network namespace of the knob, if it belongs to one: two namespaces
+    /// may have equal netdevs.
     pub fn scoped<'a>(&self, target: &'a Target) -> (Option<NetnsId>, &'a Target) {
         (self.netns.filter(|_| target.is_of_netns()), target)
     }

@@ -92,8 +92,8 @@ impl Undone {
 /// Where the knobs of a transaction are.
 pub(crate) struct Place<'a> {
     kernel: &'a dyn Kernel,
-    /// Why the network namespace of the transaction could not be entered. Interrupts and threads are
-    /// the same in all namespaces.
+    /// Why the network namespace of the transaction could not be entered. Interrupts and threads
+    /// are the same in all namespaces.
     missing: Option<&'a NotEntered>,
 }
 

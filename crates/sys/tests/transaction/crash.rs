@@ -3,13 +3,15 @@
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::process::Command;
 
-use netsilo_model::change::Change;
+use netsilo_model::change::{Change, Target, knobs};
+use netsilo_sys::read::netns::NetnsId;
 use netsilo_sys::transaction::apply::ApplyError;
+use netsilo_sys::transaction::record::History;
 use netsilo_sys::transaction::undo::{RestoreResult, UndoScope};
 
 use super::fake::{
-    Death, Fake, Knobs, apply, change, compact, cpus, everything, follow, irq, targets, tempdir,
-    undo,
+    Death, Fake, Knobs, apply, change, compact, cpus, eth0, everything, follow, irq, targets,
+    tempdir, undo,
 };
 
 /// Number of writes in the plan of everything.
@@ -225,6 +227,35 @@ fn death_at_any_byte_of_compaction_is_undone() {
     );
     undo(&kernel, UndoScope::All).unwrap();
     assert_eq!(kernel.knobs(), before);
+}
+
+#[test]
+fn only_the_transactions_of_one_network_namespace_are_compacted() {
+    let dir = tempdir();
+    let kernel = Fake::new(dir.path());
+    let before = kernel.knobs();
+    let rps_cpus = Target::RpsCpus(knobs::RpsCpus { netdev: eth0(), queue: 0 });
+    let rps = |cpu: &str| change(&kernel, rps_cpus.clone(), cpus(cpu));
+    let [blue, green] = [7, 8].map(|cookie| Some(NetnsId { cookie, inode: 9 }));
+    let follow_in = |netns, cpu: &str| {
+        kernel.netns.set(netns);
+        follow(&kernel, &[change(&kernel, irq(27), cpus(cpu)), rps(cpu)]).unwrap();
+    };
+    for (netns, cpu) in [(blue, "1"), (blue, "2"), (green, "3"), (green, "4"), (green, "5")] {
+        follow_in(netns, cpu);
+    }
+    compact(&kernel).unwrap();
+    let history = History::replay(&std::fs::read(kernel.journal()).unwrap()).unwrap();
+    let written: Vec<_> = history.transactions.iter().map(|it| it.netns).collect();
+    assert_eq!(written, [blue, blue, green]);
+    // blue has ended: its interrupt is still here, its netdev is not
+    let undone = undo(&kernel, UndoScope::All).unwrap();
+    let is_gone = |(_, result): &(Target, RestoreResult)| matches!(result, RestoreResult::Gone(_));
+    let gone: Vec<usize> =
+        undone.iter().map(|it| it.knobs.iter().filter(|it| is_gone(it)).count()).collect();
+    assert_eq!(gone, [0, 1, 1]);
+    let irq = std::path::Path::new("proc/irq/27/smp_affinity");
+    assert_eq!(kernel.knobs()[irq], before[irq]);
 }
 
 #[test]

@@ -13,6 +13,7 @@ use netsilo_model::machine::ids::Irq;
 use netsilo_model::snapshot::netdev::NetdevIdentity;
 use netsilo_model::snapshot::netdev_genl::Napi;
 use netsilo_sys::files::root::Root;
+use netsilo_sys::read::netns::{NetnsId, NotEntered};
 use netsilo_sys::transaction::apply::{self, Applied, ApplyError, TransactionOptions};
 use netsilo_sys::transaction::bounded::NoAnswer;
 use netsilo_sys::transaction::journal::{Journal, JournalError};
@@ -66,6 +67,8 @@ pub(crate) struct Fake {
     /// Switches that stay off while another one is off, by their paths, and whether a write then
     /// reports that.
     pub(crate) needs: RefCell<BTreeMap<String, (String, bool)>>,
+    /// The network namespace that it shows. All have the same files.
+    pub(crate) netns: Cell<Option<NetnsId>>,
 }
 
 /// All knobs' bytes, by path.
@@ -190,6 +193,7 @@ impl Fake {
             clock: Cell::new(Duration::from_secs(1000)),
             written: RefCell::default(),
             needs: RefCell::default(),
+            netns: Cell::new(None),
         }
     }
 
@@ -316,6 +320,14 @@ impl Fake {
 }
 
 impl Kernel for Fake {
+    fn netns(&self) -> Option<NetnsId> {
+        self.netns.get()
+    }
+
+    fn within(&self, _: NetnsId) -> Result<Box<dyn Kernel>, NotEntered> {
+        Err(NotEntered::Gone)
+    }
+
     fn read(&self, path: &str) -> io::Result<String> {
         self.live.read(path)
     }

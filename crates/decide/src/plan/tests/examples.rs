@@ -463,6 +463,42 @@ fn an_exclusive_cpu_takes_an_interrupt_only_if_it_is_named() {
     assert_eq!(cpus(&plan(&observation, &named)), "1");
 }
 
+#[test]
+fn only_queues_that_the_goals_readers_mostly_read_are_placed() {
+    let reader = |comm: &str, bytes_per_s| Reader {
+        comm: comm.into(),
+        cpu: CpuId(1),
+        bytes_per_s,
+        ..Reader::default()
+    };
+    let queue = |irq, redis, nginx| SceneQueue {
+        irq: Some(irq),
+        cpus: CpuSet::from_cpu(CpuId(2)),
+        packets_per_s: 1000,
+        load: 0.1,
+        readers: vec![reader("redis", redis), reader("nginx", nginx)],
+        ..SceneQueue::default()
+    };
+    let queues = vec![queue(30, 60, 40), queue(31, 40, 60)];
+    let netdev = SceneNetdev { name: "eth0".into(), queues, ..SceneNetdev::default() };
+    let scene = Scene {
+        grid: Grid { l2s: 3, ..Grid::default() },
+        netdevs: vec![netdev],
+        ..Scene::default()
+    };
+    let made = |names: &[&str]| {
+        let readers = names.iter().map(|name| (*name).to_owned()).collect();
+        let algorithm = AlgorithmName::SameCpu;
+        plan(&scene.observation(), &Goal { algorithm, readers, ..Goal::default() })
+    };
+    let placed = |names: &[&str]| made(names).placements.len();
+    assert_eq!([placed(&[]), placed(&["redis"]), placed(&["redis", "nginx"])], [2, 1, 2]);
+    let left = made(&["redis"]).unchanged;
+    let why = "40% of its data was read by redis: less than half";
+    assert!(left.iter().any(|it| it.reason == why), "{left:#?}");
+    assert_eq!(placed(&["memcached"]), 0);
+}
+
 /// Two CPUs, as busy as this. The kthread of a busy reader's queue is on the reader's CPU, and
 /// waits for this share of the time.
 fn kthread_on_its_readers_cpu(busy: [f64; 2], waited: Option<f64>) -> Plan {
