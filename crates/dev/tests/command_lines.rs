@@ -188,5 +188,5 @@ fn tune_takes_no_option_of_a_search_to_list_or_remove_outcomes() {
         .filter(|arg| line(&[vec!["--outcomes".to_owned()], given(arg)].concat()))
         .map(|arg| arg.get_long().unwrap())
         .collect();
-    assert_eq!(taken, ["json", "state-dir", "root", "outcomes-dir"]);
+    assert_eq!(taken, ["json", "state-dir", "root", "outcomes-dir", "netns"]);
 }

@@ -5,6 +5,7 @@
 
 pub mod audit;
 pub mod containers;
+pub mod entrance;
 pub mod exclusive_cpus;
 pub mod gaps;
 pub mod irq;

@@ -89,13 +89,17 @@ pub(crate) struct MemoryHead {
     padding: u32,
 }
 
-/// Makes a descriptor that of this tap, or of the macvtap that it belongs to.
-pub(crate) fn take_tap(tap: &File, name: &str, has_header: bool) -> Result<()> {
+/// Makes a descriptor that of this tap, or of one of its queues, or of the macvtap that it belongs
+/// to.
+pub(crate) fn take_tap(tap: &File, name: &str, has_header: bool, is_queue: bool) -> Result<()> {
     const TAP: c_short = 2;
+    const QUEUE: c_short = 0x100;
     const NO_INFORMATION: c_short = 0x1000;
     const HAS_HEADER: c_short = 0x4000;
     let header = if has_header { HAS_HEADER } else { 0 };
-    let mut request = Tap { name: [0; 16], flags: TAP | NO_INFORMATION | header, rest: [0; 22] };
+    let queue = if is_queue { QUEUE } else { 0 };
+    let flags = TAP | NO_INFORMATION | header | queue;
+    let mut request = Tap { name: [0; 16], flags, rest: [0; 22] };
     ensure!(name.len() < 16, "the name is too long");
     request.name[..name.len()].copy_from_slice(name.as_bytes());
     // SAFETY: the kernel reads and writes a `struct ifreq`, which `Tap` is.

@@ -4,6 +4,7 @@ use std::fs::File;
 use std::io::{ErrorKind, Read as _};
 use std::os::fd::{AsFd as _, AsRawFd as _};
 use std::path::PathBuf;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, bail};
@@ -28,9 +29,12 @@ pub struct Vmm {
     /// Number of UDP datagrams to wait for; then take what else is there
     #[arg(long)]
     pub datagrams: u64,
-    /// CPU of the thread that stands for the virtual machine's first CPU
+    /// CPU of the threads that stand for the virtual machine's CPUs
     #[arg(long)]
     pub cpu: usize,
+    /// Number of queues of the tap, each with a CPU of the virtual machine
+    #[arg(long, default_value_t = 1)]
+    pub queues: usize,
 }
 
 /// What was taken.
@@ -50,16 +54,33 @@ pub struct Taken {
 const IDLE: Duration = Duration::from_millis(300);
 
 impl Vmm {
-    /// Runs in a thread that is named like one of QEMU's.
+    /// Runs in threads that are named like QEMU's.
     pub(crate) fn run(&self) -> Result<Taken> {
-        let tap = self.open()?;
+        let taps: Vec<File> = (0..self.queues).map(|_| self.open()).collect::<Result<_>>()?;
+        let datagrams = &AtomicU64::new(0);
         std::thread::scope(|scope| {
-            let thread = std::thread::Builder::new().name("CPU 0/KVM".into());
-            let run = || {
-                pin(self.cpu)?;
-                if self.vhost { self.by_vhost(&tap) } else { self.by_read(&tap) }
+            let start = |(cpu, tap)| {
+                let thread = std::thread::Builder::new().name(format!("CPU {cpu}/KVM"));
+                let run = move || {
+                    pin(self.cpu)?;
+                    if self.vhost {
+                        self.by_vhost(tap, datagrams)
+                    } else {
+                        self.by_read(tap, datagrams)
+                    }
+                };
+                thread.spawn_scoped(scope, run)
             };
-            thread.spawn_scoped(scope, run)?.join().unwrap_or_else(|_| bail!("a thread panicked"))
+            let threads: Vec<_> =
+                taps.iter().enumerate().map(start).collect::<std::io::Result<_>>()?;
+            let mut all = Taken { pid: std::process::id(), ..Taken::default() };
+            for thread in threads {
+                let taken = thread.join().unwrap_or_else(|_| bail!("a thread panicked"))?;
+                all.packets += taken.packets;
+                all.bytes += taken.bytes;
+                all.datagrams += taken.datagrams;
+            }
+            Ok(all)
         })
     }
 
@@ -75,13 +96,14 @@ impl Vmm {
         std::os::unix::fs::OpenOptionsExt::custom_flags(&mut options, flags.cast_signed());
         let opened = options.read(true).write(true).open(&path);
         let tap = opened.with_context(|| format!("cannot open {}", path.display()))?;
-        take_tap(&tap, name, self.vhost).with_context(|| format!("cannot take the tap {name}"))?;
+        take_tap(&tap, name, self.vhost, self.queues > 1)
+            .with_context(|| format!("cannot take the tap {name}"))?;
         Ok(tap)
     }
 
-    fn by_read(&self, mut tap: &File) -> Result<Taken> {
+    fn by_read(&self, mut tap: &File, datagrams: &AtomicU64) -> Result<Taken> {
         let mut packet = vec![0; 65536];
-        self.take(tap, |taken| match tap.read(&mut packet) {
+        self.take(tap, datagrams, |taken| match tap.read(&mut packet) {
             Ok(bytes) => {
                 taken.add(&packet[..bytes]);
                 Ok(true)
@@ -91,26 +113,34 @@ impl Vmm {
         })
     }
 
-    fn by_vhost(&self, tap: &File) -> Result<Taken> {
+    fn by_vhost(&self, tap: &File, datagrams: &AtomicU64) -> Result<Taken> {
         let mut ring = Ring::new(tap.as_raw_fd()).context("cannot use vhost-net")?;
         let call = ring.call.try_clone()?;
-        self.take(&call, |taken| ring.take(|packet| taken.add(packet)))
+        self.take(&call, datagrams, |taken| ring.take(|packet| taken.add(packet)))
     }
 
-    /// Takes packets until all datagrams have come and nothing more arrives. `next` returns false
-    /// if nothing is there.
-    fn take(&self, wait: &File, mut next: impl FnMut(&mut Taken) -> Result<bool>) -> Result<Taken> {
-        let mut taken = Taken { pid: std::process::id(), ..Taken::default() };
+    /// Takes the packets of a queue until all datagrams have come in all queues and nothing more
+    /// arrives. `next` returns false if nothing is there.
+    fn take(
+        &self,
+        wait: &File,
+        datagrams: &AtomicU64,
+        mut next: impl FnMut(&mut Taken) -> Result<bool>,
+    ) -> Result<Taken> {
+        let mut taken = Taken::default();
         let deadline = Instant::now() + 2 * PATIENCE;
         loop {
+            let before = taken.datagrams;
             while next(&mut taken)? {}
+            let new = taken.datagrams - before;
+            let all = datagrams.fetch_add(new, Ordering::Relaxed) + new;
             let mut descriptors = [PollFd::from_borrowed_fd(wait.as_fd(), PollFlags::IN)];
             let is_idle = poll(&mut descriptors, Some(&Timespec::try_from(IDLE)?))? == 0;
-            if is_idle && taken.datagrams >= self.datagrams {
+            if is_idle && all >= self.datagrams {
                 return Ok(taken);
             }
             if Instant::now() > deadline {
-                bail!("only {} of {} datagrams arrived", taken.datagrams, self.datagrams);
+                bail!("only {all} of {} datagrams arrived", self.datagrams);
             }
         }
     }

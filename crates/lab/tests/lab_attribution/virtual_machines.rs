@@ -27,10 +27,20 @@ struct Way {
     resolved: &'static [QueueResolution],
 }
 
-const TAP: &str = "modprobe tun; ip tuntap add dev machine mode tap && \
-    ip addr add 10.79.0.1/24 dev machine && ip link set machine txqueuelen 2000 up && \
-    ip neigh add 10.79.0.2 lladdr 02:00:00:00:00:02 dev machine nud permanent && \
-    echo 1 > /proc/sys/net/ipv4/ip_forward";
+macro_rules! tap {
+    ($queues:literal) => {
+        concat!(
+            "modprobe tun; ip tuntap add dev machine mode tap",
+            $queues,
+            " && ip addr add 10.79.0.1/24 dev machine && ip link set machine txqueuelen 2000 up && \
+             ip neigh add 10.79.0.2 lladdr 02:00:00:00:00:02 dev machine nud permanent && \
+             echo 1 > /proc/sys/net/ipv4/ip_forward"
+        )
+    };
+}
+
+const TAP: &str = tap!("");
+const TAP_OF_QUEUES: &str = tap!(" multi_queue");
 
 /// A tap gets what the guest routes, and its packets have lost the NAPI id.
 const BY_FLOW: &[QueueResolution] = &[QueueResolution::FlowHash, QueueResolution::FiveTuple];
@@ -49,11 +59,11 @@ const WAYS: [Way; 4] = [
         resolved: BY_FLOW,
     },
     Way {
-        name: "tap, vhost",
-        setup: TAP,
+        name: "tap of two queues, vhost",
+        setup: TAP_OF_QUEUES,
         address: "10.79.0.2",
-        is_open: "grep -qs 'iff:.machine' /proc/[0-9]*/fdinfo/*",
-        arguments: "--tap machine --vhost",
+        is_open: "[ $(cat /proc/[0-9]*/fdinfo/* 2>/dev/null | grep -c 'iff:.machine') = 2 ]",
+        arguments: "--tap machine --vhost --queues 2",
         resolved: BY_FLOW,
     },
     Way {
@@ -179,6 +189,9 @@ fn takes_what_netsilo_counts(lab: &Lab, way: &Way) {
         "{name}: {holder:#?}"
     );
     assert_eq!(holder.here, holder.netdevs, "{name}");
+    let is_vcpu = |role: &TapThreadRole| matches!(role, TapThreadRole::Vcpu(_));
+    let vcpus = holder.threads.values().filter(|it| is_vcpu(&it.role)).count();
+    assert_eq!(vcpus, if arguments.contains("--queues 2") { 2 } else { 1 }, "{name}: {holder:#?}");
     let has = |role| holder.threads.values().any(|it| it.role == role);
     assert!(has(TapThreadRole::Vcpu(0)), "{name}: {holder:#?}");
     assert_eq!(has(TapThreadRole::Vhost), by_vhost, "{name}: {holder:#?}");

@@ -7,7 +7,7 @@ use clap::ArgMatches;
 use clap::parser::ValueSource;
 use netsilo_model::change::shell_word;
 use netsilo_sys::files::root::Root;
-use netsilo_sys::read::netns::Entrance;
+use netsilo_sys::read::entrance::Entrance;
 
 use crate::tell::exit::{Exit, ExitError};
 

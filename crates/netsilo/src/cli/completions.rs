@@ -9,7 +9,7 @@ use clap_complete::env::{Bash, CompleteEnv, EnvCompleter, Fish, Zsh};
 use netsilo_decide::judge::findings::FindingId;
 use netsilo_sys::consumer;
 use netsilo_sys::files::root::Root;
-use netsilo_sys::read::{netdev, netns, topology};
+use netsilo_sys::read::{entrance, netdev, topology};
 
 use crate::args::named::algorithm_names;
 use crate::cli::topics::TOPICS;
@@ -54,7 +54,7 @@ fn with_values(command: Command) -> Command {
 fn values_of(arg: &Arg) -> Option<fn() -> Vec<String>> {
     Some(match arg.get_value_names()?.first()?.as_str() {
         "DEV" | "DEV,.." => netdevs,
-        "NETNS" => || netns::names(&Root::live()),
+        "NETNS" => || entrance::names(&Root::live()),
         "CPUS" | "CPUS|off" => cpus,
         "PROCESS" => processes,
         "ID[:SUBJECT],.." => findings,

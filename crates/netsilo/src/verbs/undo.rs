@@ -3,7 +3,8 @@
 use std::collections::BTreeMap;
 
 use anyhow::{Result, bail};
-use netsilo_sys::read::netns::{NetnsId, names_by_cookie};
+use netsilo_sys::read::entrance::names_by_cookie;
+use netsilo_sys::read::netns::NetnsId;
 use netsilo_sys::transaction::journal::read_without_lock;
 use netsilo_sys::transaction::kernel::Kernel as _;
 use netsilo_sys::transaction::record::{RestoredBy, Transaction};

@@ -20,8 +20,9 @@ use crate::clock::since_boot;
 use crate::ethtool::set;
 use crate::files::root::Root;
 use crate::files::writes;
+use crate::read::entrance::Entrance;
 use crate::read::netlink::netdev_genl;
-use crate::read::netns::{Entrance, NetnsId, NotEntered};
+use crate::read::netns::{NetnsId, NotEntered};
 use crate::transaction::bounded::Bounded;
 use crate::transaction::scheduler;
 
