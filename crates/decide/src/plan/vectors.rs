@@ -93,7 +93,8 @@ impl<'a> VectorRules<'a> {
         let readers = &self.goal.readers;
         let consumers = || group.silos.iter().flat_map(|silo| &silo.consumers);
         let theirs = consumers().filter(|it| readers.iter().any(|name| it.is_called(name)));
-        let read: f64 = theirs.map(|it| it.bytes_per_s).sum();
+        // a sum of nothing is -0
+        let read = theirs.fold(0.0, |sum, it| sum + it.bytes_per_s);
         let all: f64 = group.silos.iter().filter_map(|silo| silo.bytes_per_s).sum();
         let names = || readers.join(", ");
         match all {
