@@ -5,10 +5,9 @@
 
 pub mod audit;
 pub mod containers;
-pub mod exclusive_cpus;
+pub mod cpu_owners;
 pub mod gaps;
 pub mod irq;
-pub mod isolated_partitions;
 pub mod knob_owners;
 pub mod losing_sockets;
 pub mod machine;
@@ -16,6 +15,7 @@ pub mod namespaces;
 pub mod netdev;
 pub mod netfilter;
 pub mod netlink;
+pub mod partitions;
 pub mod pidfd;
 pub mod prerequisites;
 pub mod process;

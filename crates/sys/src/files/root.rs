@@ -275,6 +275,21 @@ impl Root {
         Ok(at)
     }
 
+    /// Reads a JSON file of which a capture has only what `keep` keeps.
+    pub(crate) fn json<T: Serialize + DeserializeOwned>(
+        &self,
+        path: &str,
+        keep: impl FnOnce(T) -> T,
+    ) -> Result<T, ReadError> {
+        let malformed = |e| ReadError::Io { path: path.to_owned(), source: io::Error::other(e) };
+        let read = serde_json::from_str(&self.unrecorded().read(path)?).map_err(malformed)?;
+        let kept = keep(read);
+        if let Some(recorder) = &self.recorder {
+            recorder.file(path, &serde_json::to_vec(&kept).map_err(malformed)?)?;
+        }
+        Ok(kept)
+    }
+
     /// The kernel's answer to an ioctl or netlink request. A live root sends the request; a tree
     /// has the answer in its file `name`.
     pub(crate) fn answer<T: Serialize + DeserializeOwned>(
