@@ -117,7 +117,6 @@ impl Redaction {
             crate::read::snapshot::TAP_HOLDERS => {
                 self.bytes(&tap_holders(&contents).unwrap_or_default()).into_owned()
             }
-            _ if kernel.ends_with(".link") => link_file(&text).into_bytes(),
             _ if kernel.starts_with("proc/") && kernel.ends_with("/cmdline") => {
                 self.text(&command(&text)).into_bytes()
             }
@@ -279,14 +278,6 @@ fn command(text: &str) -> String {
     words.join("\0")
 }
 
-/// Keeps the relevant settings of a `.link` file, without its match section.
-fn link_file(text: &str) -> String {
-    let keep = |line: &&str| {
-        crate::read::knob_owners::LINK_KEYS.iter().any(|key| line.trim_start().starts_with(key))
-    };
-    text.lines().filter(keep).map(|line| format!("{line}\n")).collect()
-}
-
 /// Removes the peers of connections. Drops the whole list if it cannot be parsed.
 fn connections(text: &str) -> String {
     let read = serde_json::from_slice(text.as_bytes()).unwrap_or_else(|_| {
@@ -375,13 +366,6 @@ mod tests {
         assert_eq!(
             redaction.file("0/proc/sys/kernel/hostname", b"db7.example\n".to_vec()),
             b"host-00000000\n"
-        );
-        let link =
-            b"[Match]\nMACAddress=52:54:00:ab:cd:ef\n[Link]\nReceivePacketSteeringCPUMask=f\n"
-                .to_vec();
-        assert_eq!(
-            redaction.file("1/etc/systemd/network/1.link", link),
-            b"ReceivePacketSteeringCPUMask=f\n"
         );
         assert_eq!(
             redaction.file(

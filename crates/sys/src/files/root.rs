@@ -275,17 +275,15 @@ impl Root {
         Ok(at)
     }
 
-    /// Reads a JSON file of which a capture has only what `keep` keeps.
-    pub(crate) fn json<T: Serialize + DeserializeOwned>(
+    /// Reads a file of which only what `keep` keeps is used, and is in a capture.
+    pub(crate) fn kept(
         &self,
         path: &str,
-        keep: impl FnOnce(T) -> T,
-    ) -> Result<T, ReadError> {
-        let malformed = |e| ReadError::Io { path: path.to_owned(), source: io::Error::other(e) };
-        let read = serde_json::from_str(&self.unrecorded().read(path)?).map_err(malformed)?;
-        let kept = keep(read);
-        if let Some(recorder) = &self.recorder {
-            recorder.file(path, &serde_json::to_vec(&kept).map_err(malformed)?)?;
+        keep: impl FnOnce(&str) -> Option<String>,
+    ) -> Result<Option<String>, ReadError> {
+        let kept = keep(&self.unrecorded().read(path)?);
+        if let (Some(recorder), Some(kept)) = (&self.recorder, &kept) {
+            recorder.file(path, kept.as_bytes())?;
         }
         Ok(kept)
     }

@@ -81,7 +81,12 @@ pub(crate) fn cpu_owners(
 /// What a container's pod says about interrupts and queues.
 fn words(root: &Root, id: &str) -> Option<PodWords> {
     let paths = CONFIGS.iter().map(|(dir, below)| format!("{dir}/{id}{below}/config.json"));
-    paths.into_iter().find_map(|path| root.json(&path, PodWords::known).ok())
+    let keep = |text: &str| {
+        let words: PodWords = serde_json::from_str(text).ok()?;
+        serde_json::to_string(&words.known()).ok()
+    };
+    let config = paths.into_iter().find_map(|path| root.kept(&path, keep).ok().flatten())?;
+    serde_json::from_str(&config).ok()
 }
 
 /// The sets of containers below a kubelet's cgroup.
