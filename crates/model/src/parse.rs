@@ -26,6 +26,7 @@ pub mod per_cpu_count;
 pub mod pid_stat;
 pub mod pid_status;
 pub mod pod_words;
+pub mod queue_access;
 pub mod sanitize;
 pub mod scalar;
 pub mod schedstat;

@@ -19,6 +19,7 @@ pub mod partitions;
 pub mod pidfd;
 pub mod prerequisites;
 pub mod process;
+pub(crate) mod queue_users;
 pub mod refresh;
 pub mod snapshot;
 pub mod sock_owners;

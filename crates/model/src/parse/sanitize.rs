@@ -178,6 +178,7 @@ impl Attribution {
         for socket in &mut self.packet_sockets {
             escape_all([&mut socket.holder.comm, &mut socket.netdev]);
         }
+        escape_all(self.queue_users.iter_mut().map(|it| &mut it.holder.comm));
         escape_all(self.forwarded.iter_mut().map(|forwarded| &mut forwarded.egress));
         for hook in &mut self.hooks {
             escape_all([&mut hook.quantity, &mut hook.hook].into_iter().chain(&mut hook.refused));

@@ -17,6 +17,7 @@ use netsilo_model::snapshot::drops::DroppedPackets;
 use netsilo_model::snapshot::flow::Flow;
 use netsilo_model::snapshot::host::boot_parameters;
 use netsilo_model::snapshot::packet_sockets::PacketSocket;
+use netsilo_model::snapshot::queue_users::QueueUser;
 use netsilo_model::snapshot::socket_readers::SocketReaders;
 use netsilo_model::snapshot::sockets::Holder;
 use netsilo_model::snapshot::tap_holders::TapHolder;
@@ -157,7 +158,15 @@ impl Redaction {
             },
             ..one.clone()
         };
+        let user = |one: &QueueUser| QueueUser {
+            holder: Holder {
+                comm: without_addresses(&self.text(&one.holder.comm)),
+                ..one.holder.clone()
+            },
+            ..one.clone()
+        };
         Attribution {
+            queue_users: attribution.queue_users.iter().map(user).collect(),
             packet_sockets: attribution.packet_sockets.iter().map(capturing).collect(),
             drops: attribution.drops.iter().map(dropped).collect(),
             flows: attribution.flows.iter().map(flow).collect(),
