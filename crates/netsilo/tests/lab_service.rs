@@ -221,7 +221,9 @@ fn namespaces_need_a_drop_in(guest: &Guest) {
     let of = |status: &Json, field: &str| status["namespaces"][field].as_u64();
     guest.until("no namespace is read", |status| {
         let why = status["namespaces"]["why_not"].to_string();
-        of(status, "found") > Some(0) && of(status, "read") == Some(0) && why.contains("CAP_SYS_ADMIN")
+        of(status, "found") > Some(0)
+            && of(status, "read") == Some(0)
+            && why.contains("CAP_SYS_ADMIN")
     });
     let shown = lab.sh(&format!("{PROGRAM} status")).unwrap();
     assert!(shown.contains("not looked at"), "{shown}");

@@ -19,21 +19,22 @@ pub(super) fn netdevs<'a>(snapshot: &'a Snapshot, goal: &Goal) -> (Vec<&'a Netde
     if goal.netdevs.is_empty() {
         let up = || snapshot.netdevs.iter().filter(|netdev| netdev.up);
         let mut chosen: Vec<_> = up().filter(|netdev| placeable(netdev)).collect();
+        let has_rps = goal.rps.as_ref().is_some_and(|cpus| !cpus.is_empty());
         if goal.rps.is_some() || goal.rfs.is_some() {
             let others = || up().filter(|netdev| SoftwareNetdev::is_on_backlogs(netdev));
             if chosen.is_empty() {
                 chosen = others().collect();
-            } else if let Some(first) = others().next() {
+            } else if let Some(first) = others().next().filter(|_| has_rps || goal.rfs.is_some()) {
+                let what = if has_rps { "RPS and RFS" } else { "RFS" };
                 let (first, more) = (&first.name, others().count() - 1);
                 let more = if more > 0 { format!(" and {more} more") } else { String::new() };
                 let reason = format!(
-                    "RPS and RFS of netdevs without interrupts ({first}{more}) stay: name them to \
+                    "{what} of netdevs without interrupts ({first}{more}) stay: name them to \
                      change them"
                 );
                 part.leave("netdevs", &reason);
             }
         }
-        let has_rps = goal.rps.as_ref().is_some_and(|cpus| !cpus.is_empty());
         if chosen.is_empty() && (has_rps || goal.rfs.is_some_and(|entries| entries > 0)) {
             let why = "no netdev that is up has a queue or backlog for RPS and RFS; name a netdev";
             part.refuse("netdevs", RefusalCause::NoSuchNetdev, why.into());

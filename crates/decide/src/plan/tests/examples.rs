@@ -1,6 +1,6 @@
 //! Plans of single scenes.
 
-use netsilo_model::change::{Value, apply_to};
+use netsilo_model::change::{Target, Value, apply_to};
 use netsilo_model::machine::cpu_owner::CpuOwner;
 use netsilo_model::machine::cpuset::{CpuId, CpuSet};
 use netsilo_model::machine::topology::{CoreKind, Distance};
@@ -429,6 +429,31 @@ fn one_cpu_is_advised_no_other() {
     assert!(!reason(&scene).contains("RPS"), "{}", reason(&scene));
     scene.grid.l2s = 2;
     assert!(reason(&scene).contains("RPS"), "{}", reason(&scene));
+}
+
+#[test]
+fn rps_off_covers_veths_beside_a_nic() {
+    let netdev = |name: &str, driver: &str, irq| {
+        let rps_cpus = Some(CpuSet::first(2));
+        let queue = SceneQueue { irq, rps_cpus, ..SceneQueue::default() };
+        let (name, driver) = (name.into(), driver.into());
+        SceneNetdev { name, driver, queues: vec![queue], ..SceneNetdev::default() }
+    };
+    let netdevs = vec![netdev("eth0", "igb", Some(30)), netdev("veth0", "veth", None)];
+    let scene = Scene { grid: Grid { l2s: 4, ..Grid::default() }, netdevs, ..Scene::default() };
+    let observation = scene.observation();
+    let written = |rps: CpuSet, netdevs: &[&str]| -> Vec<String> {
+        let netdevs = netdevs.iter().map(|it| (*it).to_owned()).collect();
+        let made = plan(&observation, &Goal { rps: Some(rps), netdevs, ..Goal::default() });
+        let rps = made.changes.iter().filter_map(|it| match &it.target {
+            Target::RpsCpus(knob) => Some(knob.netdev.name.clone()),
+            _ => None,
+        });
+        rps.collect()
+    };
+    assert_eq!(written(CpuSet::new(), &[]), ["eth0", "veth0"]);
+    assert_eq!(written(CpuSet::new(), &["eth0"]), ["eth0"]);
+    assert_eq!(written(CpuSet::first(3), &[]), ["eth0"], "to spread is chosen by name");
 }
 
 /// Two queues on CPU 0. A container that owns CPU 1 and 2 reads this share of rx-0 there; the rest
