@@ -166,14 +166,17 @@ mod tests {
         ];
         assert_eq!(held(&[]), [ring, memory, lease]);
         let two = [user(1, Ring, "3"), user(2, Ring, ""), user(3, DeviceMemory, "4-5")];
-        assert_eq!(
-            held(&two),
-            [
-                "io_uring zero-copy receive, possibly by ids (pid 1 has an io_uring, ran on cpu 3 when read) or ids (pid 2 has an io_uring)",
-                "device memory (dmabuf 2), possibly by ids (pid 3 has a dmabuf and a netlink socket, ran on cpus 4-5 when read)",
-                lease,
-            ]
-        );
+        let by = |pid, has: &str| format!("ids (pid {pid} has {has})");
+        let first = by(1, "an io_uring, ran on cpu 3 when read");
+        let expected = [
+            format!("{ring}, possibly by {first} or {}", by(2, "an io_uring")),
+            format!(
+                "{memory}, possibly by {}",
+                by(3, "a dmabuf and a netlink socket, ran on cpus 4-5 when read")
+            ),
+            lease.to_owned(),
+        ];
+        assert_eq!(held(&two), expected);
         let shown = [user(1, Ring, "3"), user(2, ZeroCopyRing, "")];
         assert_eq!(
             held(&shown)[0],

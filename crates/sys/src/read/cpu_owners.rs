@@ -3,9 +3,9 @@
 //! The kubelet (CPU Manager, policy `static`) and nri-plugins write a set into each container's
 //! `cpuset.cpus`. A container with exclusive CPUs gets those; all other containers get the
 //! remaining CPUs, the shared pool (`pkg/kubelet/cm/cpumanager/cpu_manager.go:reconcileState`).
-//! Only containers of Guaranteed pods get exclusive CPUs, and the cgroups of these pods are directly
-//! below the kubelet's. The kubelet's own record, `cpu_manager_state`, is not read, because its
-//! folder also has the secrets of all pods.
+//! Only containers of Guaranteed pods get exclusive CPUs, and the cgroups of these pods are
+//! directly below the kubelet's. The kubelet's own record, `cpu_manager_state`, is not read,
+//! because its folder also has the secrets of all pods.
 //!
 //! Outside a kubelet, only a cpuset partition keeps other cgroups off its CPUs: `AllowedCPUs=` of
 //! systemd, `--cpuset-cpus` of Docker, and `cpuset.cpus.exclusive` without a partition do not.

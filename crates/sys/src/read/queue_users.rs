@@ -93,8 +93,10 @@ mod tests {
         Snapshot { netdevs: vec![netdev].into(), ..Snapshot::default() }
     }
 
-    /// A tree of processes: pid, its descriptors and other files.
-    fn users(by: &str, processes: &[(u32, &[&str], &[(&str, &str)])]) -> Vec<String> {
+    /// The pid of a process, its descriptors and other files.
+    type MadeUp<'a> = (u32, &'a [&'a str], &'a [(&'a str, &'a str)]);
+
+    fn users(by: &str, processes: &[MadeUp<'_>]) -> Vec<String> {
         let dir = tempfile::tempdir().unwrap();
         let put = |path: String, text: &str| {
             let path = dir.path().join(path);
@@ -126,7 +128,7 @@ mod tests {
         let stat = |cpu: u32| format!("1 (a b) R {} {cpu} 0 0\n", fields.join(" "));
         let (on2, on5) = (stat(2), stat(5));
         let maps = "7f00-7f01 rw-s 30000000 00:0d 9   anon_inode:[io_uring]\n";
-        let processes: [(u32, &[&str], &[(&str, &str)]); 5] = [
+        let processes: [MadeUp<'_>; 5] = [
             (10, &[ring], &[("task/10/stat", &on2), ("task/11/stat", &on5)]),
             (20, &["/dev/null", ring], &[("fdinfo/1", "SqThreadCpu:\t3\n"), ("maps", maps)]),
             (30, &["/dmabuf:", "socket:[77]"], &[]),
