@@ -1,6 +1,7 @@
 //! Files of one process or thread: `stat`, `status`, `schedstat`, `cgroup`, `cmdline`, `fdinfo`,
-//! links of `fd` and `ns`; CPU quotas of cgroups; containers and virtual machines as cgroups, log
-//! files, arguments and threads name them.
+//! `maps`, links of `fd` and `ns`; CPU quotas of cgroups; netlink sockets; a container's
+//! `config.json`; containers and virtual machines as cgroups, log files, arguments and threads name
+//! them.
 
 #![no_main]
 
@@ -10,6 +11,8 @@ use netsilo_model::parse::container::{Container, log_file};
 use netsilo_model::parse::cpu_bandwidth::{ancestors, cpu_max, cpu_stat, v1_path, v2_path};
 use netsilo_model::parse::pid_stat::pid_stat;
 use netsilo_model::parse::pid_status::{cpus_allowed, voluntary_switches};
+use netsilo_model::parse::pod_words::PodWords;
+use netsilo_model::parse::queue_access::{generic_netlink, maps_zero_copy_ring, poller_cpu};
 use netsilo_model::parse::schedstat::{cgroup_path, link_inode, processor, run_ns};
 use netsilo_model::parse::virtual_machine::{
     maker_of_vhost, of_arguments, of_cgroup, role, tun_of_descriptor,
@@ -57,6 +60,16 @@ fuzz_target!(|text: &str| {
         assert!(text.contains(&guest));
     }
     let _ = of_cgroup(text);
+    if let Ok(words) = serde_json::from_str::<PodWords>(text) {
+        let words = words.known();
+        assert_eq!(words.clone().known(), words);
+        assert!(!words.keeps_first_core() || words.about_interrupts().is_some());
+    }
+    points_into(text, &generic_netlink(text));
+    if let Some(cpu) = poller_cpu(text) {
+        assert_eq!(poller_cpu(&format!("SqThreadCpu:\t{cpu}\n")), Some(cpu));
+    }
+    assert!(!maps_zero_copy_ring(text) || text.contains("[io_uring]"));
     if maker_of_vhost(text).is_some() {
         assert_eq!(role(text), TapThreadRole::Vhost);
     }

@@ -44,7 +44,7 @@ fn queue(n: u32) -> SceneQueue {
 
 fn reader(n: u32) -> Reader {
     let comm = format!("reader-{n}");
-    Reader { comm, cpu: CpuId(n * 7 % 16), bytes_per_s: 100_000, unconnected: false }
+    Reader { comm, cpu: CpuId(n * 7 % 16), bytes_per_s: 100_000, ..Reader::default() }
 }
 
 fn netdev(n: u32, queues: Vec<SceneQueue>) -> SceneNetdev {

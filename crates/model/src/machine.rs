@@ -5,6 +5,7 @@
 
 pub mod as_text;
 pub mod counts;
+pub mod cpu_owner;
 pub mod cpuset;
 pub mod ids;
 mod nesting;

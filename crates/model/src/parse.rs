@@ -25,6 +25,8 @@ pub mod pcie;
 pub mod per_cpu_count;
 pub mod pid_stat;
 pub mod pid_status;
+pub mod pod_words;
+pub mod queue_access;
 pub mod sanitize;
 pub mod scalar;
 pub mod schedstat;

@@ -21,6 +21,7 @@ pub mod netfilter;
 pub mod observation;
 pub mod packet_sockets;
 pub mod prerequisites;
+pub mod queue_users;
 pub mod runqueue;
 pub mod socket_readers;
 pub mod sockets;

@@ -35,9 +35,8 @@ hold-off-most = "2s"
 worse-by = 1.0
 "#;
 
-/// Adds what the daemon needs if the kernel refuses eBPF, as described in docs/daemon.md.
-const WITHOUT_BPF: &str = "[Service]\nCapabilityBoundingSet=CAP_SYS_PTRACE CAP_DAC_READ_SEARCH\n\
-                           SystemCallFilter=pidfd_getfd\n";
+/// Describes the drop-ins of the unit.
+const PAGE: &str = include_str!("../../../docs/daemon.md");
 
 /// Prints each knob of the goal, as `file:text`, and the CPUs of the NAPI kthreads.
 const KNOBS: &str = "cd /sys/class/net/eth0/queues; grep -H . \
@@ -106,6 +105,23 @@ impl Guest {
         started.unwrap_or_else(|error| unreachable!("{error:#}\n{}", self.log()));
     }
 
+    /// Restarts the service with one drop-in only: the one of docs/daemon.md that has this word.
+    fn restart_with(&self, word: &str) {
+        let blocks = PAGE.split("      [Service]\n").skip(1);
+        let blocks = blocks.map(|it| it.split("\n\n").next().unwrap());
+        let drop_in: String = blocks.filter(|it| it.contains(word)).collect();
+        assert_eq!(drop_in.matches(word).count(), 1, "{drop_in}");
+        self.0
+            .sh(&format!(
+                "systemctl stop netsilo; cd /run/systemd/system; rm -f netsilo.service.d/*
+                 mkdir -p netsilo.service.d
+                 printf '[Service]\\n{}' >netsilo.service.d/one.conf
+                 systemctl daemon-reload; systemctl start netsilo",
+                drop_in.replace("      ", "").replace('\n', "\\n")
+            ))
+            .unwrap();
+    }
+
     fn log(&self) -> String {
         self.0.sh("journalctl -b --no-pager -u netsilo | tail -n 400").unwrap()
     }
@@ -145,6 +161,7 @@ fn the_service_writes_every_knob_in_its_sandbox_and_restores_it() {
 
     lab.sh("systemctl stop netsilo").unwrap();
     assert_eq!(guest.knobs(), before, "restored");
+    namespaces_need_a_drop_in(&guest);
     readers_without_bpf_need_ptrace(&guest);
 }
 
@@ -192,6 +209,31 @@ fn metrics_are_for_this_machine(lab: &Lab) {
     assert_eq!(lab.peer(0).unwrap().sh(&scrape("10.77.0.2")).unwrap(), "200\n");
 }
 
+/// The sandbox keeps the daemon out of other network namespaces, and the status reports that. With
+/// the drop-in of docs/daemon.md it reads them: one that a file holds, and one that only a process
+/// of another user holds.
+fn namespaces_need_a_drop_in(guest: &Guest) {
+    let lab = &guest.0;
+    lab.sh("ip netns add shop").unwrap();
+    let held = "unshare --net setpriv --reuid=65534 --clear-groups sleep 600";
+    let _held = lab.spawn(held).unwrap();
+    guest.start();
+    let of = |status: &Json, field: &str| status["namespaces"][field].as_u64();
+    guest.until("no namespace is read", |status| {
+        let why = status["namespaces"]["why_not"].to_string();
+        of(status, "found") > Some(0)
+            && of(status, "read") == Some(0)
+            && why.contains("CAP_SYS_ADMIN")
+    });
+    let shown = lab.sh(&format!("{PROGRAM} status")).unwrap();
+    assert!(shown.contains("not looked at"), "{shown}");
+    guest.restart_with("CAP_SYS_ADMIN");
+    guest.until("both are read", |status| {
+        of(status, "read") >= Some(2) && of(status, "found") == of(status, "read")
+    });
+    lab.sh("systemctl stop netsilo; ip netns delete shop").unwrap();
+}
+
 /// Without eBPF the sandbox hides the readers of sockets, and the status reports that. With the
 /// drop-in of docs/daemon.md they are visible.
 fn readers_without_bpf_need_ptrace(guest: &Guest) {
@@ -218,13 +260,7 @@ while True:
     let refused = |status: &Json| status["attribution"]["refused"].to_string();
     let hidden = "belong to no visible process: run as root, with CAP_SYS_PTRACE and CAP_DAC";
     guest.until("the hidden reader is told", |status| refused(status).contains(hidden));
-    lab.sh(&format!(
-        "systemctl stop netsilo
-         printf '{}' >/run/systemd/system/netsilo.service.d/without-bpf.conf
-         systemctl daemon-reload; systemctl start netsilo",
-        WITHOUT_BPF.replace('\n', "\\n")
-    ))
-    .unwrap();
+    guest.restart_with("CAP_DAC_READ_SEARCH");
     guest.until("the reader is seen", |status| {
         status["windows"].as_u64() > Some(1)
             && status["attribution"]["source"] == "sock_diag"

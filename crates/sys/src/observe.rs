@@ -13,10 +13,10 @@ use crate::bpf::tracer::{self, Tracer};
 use crate::consumer::pinned;
 use crate::files::error::ReadError;
 use crate::files::root::Root;
-use crate::read::containers;
 use crate::read::netlink::sock_diag;
 use crate::read::refresh::Refresher;
 use crate::read::snapshot::{Series, snapshot, snapshot_here};
+use crate::read::{containers, queue_users};
 
 /// Maximum number of thread groups whose affinity is read.
 const MOST_READERS: usize = 32;
@@ -194,6 +194,7 @@ impl Observer {
             let root = root.unrecorded();
             let readers = heaviest_readers(&attribution);
             attribution.pinned = pinned(&root, readers, &after.topology.online);
+            attribution.queue_users = queue_users::read(&root, &after, &attribution);
         }
         self.before = self.refresher.is_none().then(|| after.clone());
         let mut observation = Observation { before, after, attribution };

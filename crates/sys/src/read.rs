@@ -5,11 +5,10 @@
 
 pub mod audit;
 pub mod containers;
+pub mod cpu_owners;
 pub mod entrance;
-pub mod exclusive_cpus;
 pub mod gaps;
 pub mod irq;
-pub mod isolated_partitions;
 pub mod knob_owners;
 pub mod losing_sockets;
 pub mod machine;
@@ -18,9 +17,11 @@ pub mod netdev;
 pub mod netfilter;
 pub mod netlink;
 pub mod netns;
+pub mod partitions;
 pub mod pidfd;
 pub mod prerequisites;
 pub mod process;
+pub(crate) mod queue_users;
 pub mod refresh;
 pub mod snapshot;
 pub mod sock_owners;

@@ -51,12 +51,17 @@ fn known_programs_are_reported_with_the_knobs_they_write() {
         (9, "google_guest_ag", "/usr/bin/google_guest_agent"),
         (11, "bpftune", "/usr/sbin/bpftune"),
         (10, "sshd", "sshd: irqbalance"),
+        (12, "nri-resource-po", "/bin/nri-resource-policy-balloons"),
+        (13, "nri-resource-po", "/bin/nri-resource-policy-topology-aware"),
+        (14, "nri-memory-qos", "/bin/nri-memory-qos -idx 40"),
     ]);
     let expected = [
         ("bpftune".to_owned(), 11, vec![Sysctls]),
         ("cri-o".to_owned(), 8, vec![LaterDevices]),
         ("google guest agent".to_owned(), 9, vec![LaterDevices]),
         ("irqbalance".to_owned(), 7, vec![IrqAffinity]),
+        ("nri-plugins".to_owned(), 12, vec![LaterDevices]),
+        ("nri-plugins".to_owned(), 13, vec![LaterDevices]),
     ];
     assert_eq!(found, expected);
 }
@@ -70,12 +75,21 @@ fn a_script_is_recognised_by_its_name_after_the_interpreter() {
         (23, "vim", "vim /usr/sbin/tuned"),
         (24, "set_irq_affinit", "/bin/bash /usr/local/bin/set_irq_affinity eth0"),
         (25, "bash", "bash ./set_irq_affinity eth0"),
+        (26, "ucode", "ucode /usr/libexec/network/packet-steering.uc 1"),
+        (27, "ecs_mq_rps_rfs", "/bin/bash /sbin/ecs_mq_rps_rfs"),
     ]);
     let names: Vec<(&str, u32)> =
         found.iter().map(|(name, pid, _)| (name.as_str(), *pid)).collect();
     assert_eq!(
         names,
-        [("perftune.py", 21), ("set_irq_affinity", 24), ("set_irq_affinity", 25), ("tuned", 20)]
+        [
+            ("ecs_mq_rps_rfs", 27),
+            ("packet-steering.uc", 26),
+            ("perftune.py", 21),
+            ("set_irq_affinity", 24),
+            ("set_irq_affinity", 25),
+            ("tuned", 20)
+        ]
     );
 }
 
@@ -89,18 +103,56 @@ fn scx_layered_writes_only_with_its_option() {
 }
 
 #[test]
-fn udev_writes_the_settings_of_link_files() {
-    let link = (
-        "etc/systemd/network/10-rps.link",
-        "[Match]\nDriver=igb\n[Link]\nReceivePacketSteeringCPUMask=0-3\n",
-    );
-    let other = ("usr/lib/systemd/network/99-default.link", "[Link]\nNamePolicy=keep\n");
-    let udev = (300, "systemd-udevd", "/usr/lib/systemd/systemd-udevd");
-    let knob_owners = host(&[udev], &[link, other]).knob_owners;
-    assert_eq!(knob_owners.len(), 1);
-    assert_eq!((knob_owners[0].pid, &knob_owners[0].writes[..]), (300, &[LaterDevices][..]));
-    assert!(knob_owners[0].name.contains("10-rps.link"));
-    assert_eq!(host(&[], &[link]).knob_owners, []);
+fn programs_write_the_settings_of_their_files() {
+    let rules =
+        "SUBSYSTEM==\"net\", DRIVERS==\"mana\", RUN+=\"/usr/sbin/ethtool -C %k rx-cqe-frames 8\"\n";
+    let table = [
+        (
+            "systemd-udevd",
+            "etc/systemd/network/1.link",
+            "[Link]\nReceivePacketSteeringCPUMask=0-3\n",
+        ),
+        ("(udev-worker)", "run/systemd/network/1.link", "[Link]\nCombinedChannels=4\n"),
+        ("systemd-udevd", "usr/lib/udev/rules.d/10-mana-cqe.rules", rules),
+        (
+            "NetworkManager",
+            "etc/NetworkManager/system-connections/a.nmconnection",
+            "[ethtool]\nring-rx=512\n",
+        ),
+        (
+            "netifd",
+            "usr/libexec/network/packet-steering.uc",
+            "glob(`/sys/class/net/${dev}/queues/${rx_queue}/rps_cpus`);\n",
+        ),
+        (
+            "netifd",
+            "etc/hotplug.d/net/20-smp-packet-steering",
+            "\tset_hex_val \"$q/rps_cpus\" \"$PROC_MASK\"\n",
+        ),
+    ];
+    for (comm, path, text) in table {
+        let found = host(&[(300, comm, comm)], &[(path, text)]).knob_owners;
+        let [owner] = &found[..] else { panic!("{path}: {found:?}") };
+        assert_eq!((owner.pid, &owner.writes[..]), (300, &[LaterDevices][..]), "{path}");
+        assert!(owner.name.ends_with(&format!(" (/{path})")), "{}", owner.name);
+        assert_eq!(host(&[], &[(path, text)]).knob_owners, [], "{path}: nobody runs it");
+    }
+    let others = [
+        ("systemd-udevd", "usr/lib/systemd/network/99-default.link", "[Link]\nNamePolicy=keep\n"),
+        (
+            "systemd-udevd",
+            "etc/udev/rules.d/70-a.rules",
+            "# ethtool -C\nRUN+=\"/sbin/ethtool -s %k wol g\"\n",
+        ),
+        (
+            "NetworkManager",
+            "etc/NetworkManager/system-connections/a.nmconnection",
+            "[wifi-security]\npsk=ring-rx\n",
+        ),
+    ];
+    for (comm, path, text) in others {
+        assert_eq!(host(&[(300, comm, comm)], &[(path, text)]).knob_owners, [], "{path}");
+    }
 }
 
 #[test]

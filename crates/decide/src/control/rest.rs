@@ -12,6 +12,7 @@ use super::view::Window;
 use super::wanted_change::WantedChange;
 use crate::place::Capacity;
 use crate::plan::Plan;
+use netsilo_model::machine::cpu_owner::CpuOwner;
 use netsilo_model::machine::cpuset::{CpuId, CpuSet};
 use netsilo_model::machine::ids::Irq;
 use netsilo_model::machine::topology::Topology;
@@ -92,9 +93,9 @@ fn differ(now: &BTreeMap<CpuId, f64>, then: &BTreeMap<CpuId, f64>) -> bool {
 }
 
 /// The sets of CPUs that decide where work may be placed.
-fn cpu_sets(topology: &Topology) -> [&CpuSet; 5] {
-    let Topology { online, isolated, isolated_partitions, nohz_full, exclusive, .. } = topology;
-    [online, isolated, isolated_partitions, nohz_full, exclusive]
+fn cpu_sets(topology: &Topology) -> ([&CpuSet; 4], &[CpuOwner]) {
+    let Topology { online, isolated, isolated_partitions, nohz_full, cpu_owners, .. } = topology;
+    ([online, isolated, isolated_partitions, nohz_full], cpu_owners)
 }
 
 /// Whether two snapshots of a machine have the same settings, and the same settings can be changed.
@@ -177,7 +178,10 @@ mod tests {
         assert!(!changed(|it| it.netdevs[0].name = "eth1".into()));
         assert!(!changed(|it| it.isolated = CpuSet::from_cpu(CpuId(3))));
         assert!(!changed(|it| it.isolated_partitions = CpuSet::from_cpu(CpuId(3))));
-        assert!(!changed(|it| it.exclusive = CpuSet::from_cpu(CpuId(3))));
+        assert!(!changed(|it| {
+            let cpus = CpuSet::from_cpu(CpuId(3));
+            it.cpu_owners = vec![CpuOwner { cpus, ..CpuOwner::default() }];
+        }));
         assert!(!changed(|it| it.rps_sock_flow_entries = Some(4096)));
     }
     /// Between the two snapshots of a recording, counters of the kernel grow and settings stay the

@@ -93,7 +93,8 @@ fn steerable(
     Ok((usable, format!("; {are}: left out, as {who}")))
 }
 
-/// Plans `rps_cpus` of each rx queue.
+/// Plans `rps_cpus` of each rx queue. If the goal turns RPS off and names no netdev, also of all
+/// other netdevs, such as veths, where it is on.
 pub(super) fn rps(snapshot: &Snapshot, netdevs: &[&Netdev], goal: &Goal) -> Plan {
     let (mut part, mut changes) = (Plan::default(), Plan::default());
     let (cpus, note) = match goal.rps.as_ref().map(|cpus| steerable(snapshot, "rps", cpus)) {
@@ -101,7 +102,14 @@ pub(super) fn rps(snapshot: &Snapshot, netdevs: &[&Netdev], goal: &Goal) -> Plan
         Some(Err(refusal)) => return Plan { refusals: vec![refusal], ..part },
         Some(Ok(steerable)) => steerable,
     };
-    for netdev in netdevs {
+    let is_on = |netdev: &&Netdev| {
+        let mut masks = netdev.rx_queues.iter().filter_map(|queue| queue.rps_cpus.as_ref());
+        netdev.up && masks.any(|cpus| !cpus.is_empty())
+    };
+    let is_chosen = |netdev: &Netdev| netdevs.iter().any(|it| it.ifindex == netdev.ifindex);
+    let covers_all = cpus.is_empty() && goal.netdevs.is_empty();
+    let others = snapshot.netdevs.iter().filter(|it| covers_all && is_on(it) && !is_chosen(it));
+    for netdev in netdevs.iter().copied().chain(others) {
         if !cpus.is_empty()
             && let Some(why) = never_read(netdev, "rps_cpus")
         {

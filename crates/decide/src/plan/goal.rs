@@ -19,7 +19,7 @@ pub struct Goal {
     /// read at least half are placed; empty means all queues.
     pub readers: Vec<String>,
     /// The CPUs that receive work may be placed on; `None` means all online CPUs except
-    /// isolated and tickless ones, and those exclusive to a container.
+    /// isolated and tickless ones, and those exclusive to a container or service.
     #[serde(deserialize_with = "goal_text::cpus")]
     pub cpus: Option<CpuSet>,
     /// CPUs that nothing may be placed on, even if another option allows them.

@@ -2,6 +2,7 @@
 //! planned.
 
 use netsilo_model::drivers::software::SoftwareNetdev;
+use netsilo_model::machine::cpu_owner::CpuOwner;
 use netsilo_model::machine::cpuset::CpuSet;
 use netsilo_model::machine::topology::Topology;
 use netsilo_model::snapshot::host::Snapshot;
@@ -18,21 +19,22 @@ pub(super) fn netdevs<'a>(snapshot: &'a Snapshot, goal: &Goal) -> (Vec<&'a Netde
     if goal.netdevs.is_empty() {
         let up = || snapshot.netdevs.iter().filter(|netdev| netdev.up);
         let mut chosen: Vec<_> = up().filter(|netdev| placeable(netdev)).collect();
+        let has_rps = goal.rps.as_ref().is_some_and(|cpus| !cpus.is_empty());
         if goal.rps.is_some() || goal.rfs.is_some() {
             let others = || up().filter(|netdev| SoftwareNetdev::is_on_backlogs(netdev));
             if chosen.is_empty() {
                 chosen = others().collect();
-            } else if let Some(first) = others().next() {
+            } else if let Some(first) = others().next().filter(|_| has_rps || goal.rfs.is_some()) {
+                let what = if has_rps { "RPS and RFS" } else { "RFS" };
                 let (first, more) = (&first.name, others().count() - 1);
                 let more = if more > 0 { format!(" and {more} more") } else { String::new() };
                 let reason = format!(
-                    "RPS and RFS of netdevs without interrupts ({first}{more}) stay: name them to \
+                    "{what} of netdevs without interrupts ({first}{more}) stay: name them to \
                      change them"
                 );
                 part.leave("netdevs", &reason);
             }
         }
-        let has_rps = goal.rps.as_ref().is_some_and(|cpus| !cpus.is_empty());
         if chosen.is_empty() && (has_rps || goal.rfs.is_some_and(|entries| entries > 0)) {
             let why = "no netdev that is up has a queue or backlog for RPS and RFS; name a netdev";
             part.refuse("netdevs", RefusalCause::NoSuchNetdev, why.into());
@@ -87,18 +89,14 @@ pub(super) fn pool(topology: &Topology, goal: &Goal) -> (Option<CpuSet>, Plan) {
     let mut part = Plan::default();
     let Some(cpus) = &goal.cpus else {
         let cpus = topology.housekeeping().minus(&goal.exclude);
-        let exclusive = topology.online.and(&topology.exclusive);
-        if !exclusive.is_empty() {
-            let why = "exclusive to containers: nothing is placed there unless --cpus names them";
-            part.leave("cpus", &format!("{} {why}", cpus_are(&exclusive)));
-        }
+        leave_to_owners(topology, &mut part);
         let apart = topology.online.and(&topology.isolated_or_tickless());
         if !apart.is_empty() {
             let why = why_apart(topology, &apart);
             part.leave("cpus", &format!("{} {why}: nothing is placed there", cpus_are(&apart)));
         }
         if cpus.is_empty() {
-            let reason = "all online cpus are isolated, tickless, exclusive to containers or \
+            let reason = "all online cpus are isolated, tickless, exclusive to their owners or \
                           excluded; choose cpus with --cpus";
             part.refuse("cpus", RefusalCause::EmptyMask, reason.into());
         }
@@ -113,6 +111,22 @@ pub(super) fn pool(topology: &Topology, goal: &Goal) -> (Option<CpuSet>, Plan) {
         part.refuse("cpus", RefusalCause::EmptyMask, format!("all of {cpus} are excluded"));
     }
     ((!allowed.is_empty()).then_some(allowed), part)
+}
+
+/// Says which CPUs have owners, one owner a line.
+fn leave_to_owners(topology: &Topology, part: &mut Plan) {
+    const NAMED: usize = 8;
+    let online = |owner: &CpuOwner| topology.online.and(&owner.cpus);
+    let owners: Vec<&CpuOwner> =
+        topology.cpu_owners.iter().filter(|it| !online(it).is_empty()).collect();
+    let (named, others) = owners.split_at(owners.len().min(NAMED));
+    let named = named.iter().map(|owner| (online(owner), owner.to_string()));
+    let others = others.iter().map(|owner| online(owner)).reduce(|all, it| all.or(&it));
+    let others = others.map(|cpus| (cpus, "other containers".to_owned()));
+    for (cpus, owner) in named.chain(others) {
+        let why = format!("exclusive to {owner}: nothing is placed there unless --cpus names them");
+        part.leave("cpus", &format!("{} {why}", cpus_are(&cpus)));
+    }
 }
 
 /// Why these CPUs may not be used for a knob.

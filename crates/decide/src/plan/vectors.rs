@@ -8,6 +8,7 @@ use netsilo_model::derive::analysis::Analysis;
 use netsilo_model::derive::silo::Silo;
 use netsilo_model::machine::cpuset::{CpuId, CpuSet};
 use netsilo_model::machine::ids::Irq;
+use netsilo_model::machine::topology::Topology;
 use netsilo_model::snapshot::host::{Snapshot, Writable};
 use netsilo_model::snapshot::netdev::{NapiThread, Netdev, NetdevIdentity};
 use netsilo_model::snapshot::subject::Subject;
@@ -30,6 +31,8 @@ pub(super) struct Group<'a> {
 pub(super) struct VectorRules<'a> {
     pub(super) goal: &'a Goal,
     pub(super) pool: CpuSet,
+    /// CPUs that their owners may claim for their queues; none if the goal names CPUs.
+    pub(super) claimable: CpuSet,
 }
 
 impl<'a> VectorRules<'a> {
@@ -44,7 +47,11 @@ impl<'a> VectorRules<'a> {
             );
             part.leave("cpus", &reason);
         }
-        (Self { goal, pool: pool.minus(&full) }, part)
+        let topology = &snapshot.topology;
+        let barred = topology.isolated_or_tickless().or(&goal.exclude).or(&full);
+        let claimable = topology.online.minus(&barred);
+        let claimable = if goal.cpus.is_none() { claimable } else { CpuSet::new() };
+        (Self { goal, pool: pool.minus(&full), claimable }, part)
     }
 
     /// Returns the group's vector and algorithm. If the group is to be left alone, the error is the
@@ -76,7 +83,7 @@ impl<'a> VectorRules<'a> {
                 }
                 cpus.minus(&self.goal.exclude)
             }
-            None => self.pool.clone(),
+            None => self.pool.or(&group.claimed(&snapshot.topology).and(&self.claimable)),
         };
         if state.is_some_and(|state| state.writable == Writable::Yes) {
             // Its interrupt, which wakes it, is put on its CPU ([`Group::interrupt_to_kthread`]).
@@ -201,6 +208,16 @@ impl Group<'_> {
             (queues, _) => queues.is_none(),
         };
         self.netdev.name == other.netdev && self.silos.iter().any(queue)
+    }
+
+    /// CPUs whose owner claims all of its queues that have readers.
+    fn claimed(&self, topology: &Topology) -> CpuSet {
+        let mut owners = self.silos.iter().filter(|silo| !silo.consumers.is_empty());
+        let Some(first) = owners.next().and_then(|silo| silo.claimed_by(topology)) else {
+            return CpuSet::new();
+        };
+        let all = owners.all(|silo| silo.claimed_by(topology) == Some(first));
+        if all { first.cpus.clone() } else { CpuSet::new() }
     }
 
     pub(super) fn label(&self) -> String {
@@ -331,7 +348,8 @@ mod tests {
             let silos: Vec<&Silo> = analysis.silos.queues.iter().collect();
             let group = Group { netdev: &snapshot.netdevs[0], irq: Some(Irq(30)), silos };
             let goal = Goal { rfs, ..Goal::default() };
-            let rules = VectorRules { goal: &goal, pool: CpuSet::first(4) };
+            let (pool, claimable) = (CpuSet::first(4), CpuSet::new());
+            let rules = VectorRules { goal: &goal, pool, claimable };
             rules.rps_targets(&group, snapshot).to_string()
         };
         assert_eq!(targets(None, None, None), "0-1", "no packet goes to an isolated cpu");

@@ -87,7 +87,7 @@ fn built(shape: &Shape, stride: u32, apart: bool, hybrid: bool) -> Topology {
         isolated: CpuSet::new(),
         isolated_partitions: CpuSet::new(),
         nohz_full: CpuSet::new(),
-        exclusive: CpuSet::new(),
+        cpu_owners: Vec::new(),
         nodes: nodes.collect(),
     }
 }

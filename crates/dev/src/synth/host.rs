@@ -171,7 +171,7 @@ fn queue(fault: Fault, number: u32, polled: CpuId, reader: CpuId, rng: &mut Rng)
             comm: "server".into(),
             cpu: reader,
             bytes_per_s: packets_per_s * rng.u64(200..1400),
-            unconnected: false,
+            ..Reader::default()
         }],
         wakeups_per_s: packets_per_s / 4,
         ..SceneQueue::default()

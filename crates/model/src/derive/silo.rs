@@ -11,6 +11,7 @@ use crate::derive::locality::Locality;
 use crate::derive::reader_spread::ReaderSpread;
 use crate::derive::thread_share::ThreadShare;
 use crate::derive::wakeups::WakeupRate;
+use crate::machine::cpu_owner::CpuOwner;
 use crate::machine::cpuset::{CpuId, CpuSet};
 use crate::machine::ids::{Irq, NapiId};
 use crate::machine::topology::{Distance, Topology};
@@ -128,6 +129,18 @@ pub struct Silo {
     pub xps_cpus: Option<CpuSet>,
     /// The user of the queue: AF_XDP, io_uring or a lease.
     pub leased: Option<String>,
+}
+
+impl Silo {
+    /// The owner of CPUs that reads more than half of this queue's data, and allows it there.
+    pub fn claimed_by<'t>(&self, topology: &'t Topology) -> Option<&'t CpuOwner> {
+        let share = |owner: &&CpuOwner| -> f64 {
+            let owned = |it: &&ConsumerShare| it.cgroup.as_deref().is_some_and(|it| owner.owns(it));
+            self.consumers.iter().filter(owned).map(|it| it.share).sum()
+        };
+        let mut owners = topology.cpu_owners.iter().filter(|it| it.claims_queues);
+        owners.find(|owner| share(owner) > 0.5)
+    }
 }
 
 /// Payload that arrived on a queue, in bytes per second.

@@ -6,6 +6,7 @@ use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
+use crate::machine::cpu_owner::CpuOwner;
 use crate::machine::cpuset::{CpuId, CpuSet};
 
 /// A NUMA node, by its kernel number.
@@ -39,9 +40,9 @@ pub struct Topology {
     pub isolated_partitions: CpuSet,
     /// `nohz_full=` (`/sys/devices/system/cpu/nohz_full`).
     pub nohz_full: CpuSet,
-    /// CPUs that belong to one container alone (the kubelet's CPU Manager, policy `static`).
-    #[serde(default, skip_serializing_if = "CpuSet::is_empty")]
-    pub exclusive: CpuSet,
+    /// Containers and services that have CPUs for themselves.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub cpu_owners: Vec<CpuOwner>,
     /// CPUs and distances of each NUMA node (SLIT; 10 is local). Empty if the kernel shows none.
     pub nodes: BTreeMap<NodeId, Node>,
 }
@@ -261,6 +262,11 @@ impl Topology {
 
     /// The online CPUs that take no work by default.
     pub fn reserved(&self) -> CpuSet {
-        self.online.and(&self.isolated_or_tickless().or(&self.exclusive))
+        self.online.and(&self.isolated_or_tickless().or(&self.exclusive()))
+    }
+
+    /// CPUs that belong to one container or service alone.
+    pub fn exclusive(&self) -> CpuSet {
+        self.cpu_owners.iter().fold(CpuSet::new(), |all, owner| all.or(&owner.cpus))
     }
 }

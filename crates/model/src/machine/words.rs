@@ -1,8 +1,19 @@
 //! Words of messages.
 
+use crate::machine::cpuset::CpuSet;
+
 /// `1 rx queue`, `3 rx queues`.
 pub fn plural(count: usize, what: &str) -> String {
     if count == 1 { format!("1 {what}") } else { format!("{count} {what}s") }
+}
+
+/// Formats CPUs as `cpu 3`, `cpus 0-3` or `no cpu`.
+pub fn cpus(set: &CpuSet) -> String {
+    match set.single() {
+        Some(cpu) => format!("cpu {cpu}"),
+        None if set.is_empty() => "no cpu".to_owned(),
+        None => format!("cpus {set}"),
+    }
 }
 
 /// A rate, as `1.2 MB/s`.

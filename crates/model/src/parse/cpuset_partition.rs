@@ -9,6 +9,11 @@ pub fn is_isolated(text: &str) -> bool {
     text.trim() == "isolated"
 }
 
+/// Whether the cgroup is a valid partition of the kind `root`. No cgroup outside it uses its CPUs.
+pub fn is_root(text: &str) -> bool {
+    text.trim() == "root"
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -23,5 +28,8 @@ mod tests {
             "isolated invalid (Cpu list in cpuset.cpus not exclusive)\n",
         ];
         assert!(!others.into_iter().any(is_isolated));
+        assert!(
+            is_root("root\n") && !is_root("root invalid (Parent is an invalid partition root)")
+        );
     }
 }

@@ -4,6 +4,7 @@
 //! line of output. So control characters are escaped before any other code sees the name.
 
 use std::borrow::Cow;
+use std::sync::Arc;
 
 use crate::machine::reading::Reading;
 use crate::snapshot::attribution::Attribution;
@@ -59,6 +60,11 @@ impl Snapshot {
         ]);
         for state in self.irqs.values_mut() {
             escape_all(state.actions.iter_mut().chain([&mut state.chip]));
+        }
+        if !self.topology.cpu_owners.is_empty() {
+            for owner in &mut Arc::make_mut(&mut self.topology).cpu_owners {
+                escape_all([&mut owner.cgroup, &mut owner.name, &mut owner.why]);
+            }
         }
         self.netdevs.iter_mut().for_each(escape_netdev);
         escape_all(self.knob_owners.iter_mut().map(|writer| &mut writer.name));
@@ -172,6 +178,7 @@ impl Attribution {
         for socket in &mut self.packet_sockets {
             escape_all([&mut socket.holder.comm, &mut socket.netdev]);
         }
+        escape_all(self.queue_users.iter_mut().map(|it| &mut it.holder.comm));
         escape_all(self.forwarded.iter_mut().map(|forwarded| &mut forwarded.egress));
         for hook in &mut self.hooks {
             escape_all([&mut hook.quantity, &mut hook.hook].into_iter().chain(&mut hook.refused));
@@ -203,6 +210,7 @@ mod tests {
                 "readers": [{ "comm": "evil\nok: machine", "cpu": 1, "bytes_per_s": 9000 }],
                 "forwards": [{ "to": "tap\u009b2J", "queue": 0, "packets_per_s": 60,
                     "bytes_per_s": 900 }] }] }],
+            "cpu_owners": [{ "cgroup": "a\u0007", "name": "b\u0007", "why": "c\u0007" }],
             "knob_owners": [{ "name": "irq\u001bbalance", "pid": 7, "writes": [] }] }"#;
         let scene: Scene = serde_json::from_str(scene).unwrap();
         let mut observation = scene.observation();

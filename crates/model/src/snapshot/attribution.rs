@@ -14,6 +14,7 @@ use crate::snapshot::drops::{self, DroppedPackets};
 use crate::snapshot::flow::Flow;
 use crate::snapshot::ip_packets::{self, IpPackets};
 use crate::snapshot::packet_sockets::{self, PacketSocket};
+use crate::snapshot::queue_users::QueueUser;
 use crate::snapshot::runqueue::RunqueueLatency;
 use crate::snapshot::stage_samples::StageSamples;
 
@@ -45,6 +46,9 @@ pub struct Attribution {
     /// run on all CPUs are not listed.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub pinned: BTreeMap<u32, CpuSet>,
+    /// Processes that hold or may hold rx queues past the kernel's stack.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub queue_users: Vec<QueueUser>,
     /// Wakeups of sleeping threads by receive work, by thread group and CPUs.
     #[serde(default)]
     pub wakeups: Vec<Wakeup>,
@@ -226,6 +230,7 @@ impl Attribution {
         // without the identity of sockets, counts of two windows cannot be added
         self.group_reads = next.group_reads;
         self.pinned.extend(next.pinned);
+        self.queue_users = next.queue_users;
         self.flows_missed += next.flows_missed;
         self.lost_events += next.lost_events;
         self.sampling.add(next.sampling);

@@ -72,6 +72,30 @@ pub enum QueueHolder {
     },
 }
 
+/// How [`QueueHolder::label`] begins.
+pub const IO_URING: &str = "io_uring zero-copy receive";
+/// How [`QueueHolder::label`] begins.
+pub const DEVICE_MEMORY: &str = "device memory";
+
+impl QueueHolder {
+    /// The holder in words.
+    pub fn label(&self) -> String {
+        match self {
+            Self::Xsk => "AF_XDP".to_owned(),
+            Self::IoUring => IO_URING.to_owned(),
+            Self::Dmabuf(id) => format!("{DEVICE_MEMORY} (dmabuf {id})"),
+            Self::Lease { ifindex, queue, netns_id } => {
+                let part = |what, id: Option<u32>| id.map(|id| format!(" {what} {id}"));
+                let netns = netns_id.map(|id| format!(" of network namespace id {id}"));
+                let parts = [part("queue", *queue), part("of netdev", *ifindex), netns];
+                let parts: String = parts.into_iter().flatten().collect();
+                let other = if parts.is_empty() { " another netdev".to_owned() } else { parts };
+                format!("lease with{other}")
+            }
+        }
+    }
+}
+
 /// `napi-get`: one NAPI instance.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Napi {

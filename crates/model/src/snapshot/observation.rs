@@ -6,7 +6,10 @@ use serde::{Deserialize, Serialize};
 
 use crate::snapshot::attribution::Attribution;
 use crate::snapshot::host::Snapshot;
+use crate::snapshot::netdev_genl::{DEVICE_MEMORY, IO_URING};
 use crate::snapshot::packet_sockets::{CaptureKind, PacketSocket};
+use crate::snapshot::queue_users::QueueAccess::{DeviceMemory, Ring, Xdp, ZeroCopyRing};
+use crate::snapshot::queue_users::possibly;
 use crate::snapshot::sockets::Holder;
 
 /// The newest schema of an observation's JSON. It is increased when a field changes its meaning or
@@ -26,7 +29,8 @@ pub struct Observation {
 
 impl Observation {
     /// Names the program whose `AF_XDP` socket uses an rx queue, and the CPUs to which it is
-    /// pinned. netlink tells neither, and older kernels not even the use.
+    /// pinned or where it ran. netlink tells neither, and older kernels not even the use. Of other
+    /// holders, names processes that may be it.
     pub fn name_users_of_queues(&mut self) {
         let Self { after, attribution, .. } = self;
         let own = after.machine.netns;
@@ -36,15 +40,25 @@ impl Observation {
             sockets.iter().filter_map(|it| Some((it.netdev.as_str(), it.queue?, &it.holder)));
         let users: BTreeMap<(&str, u32), &Holder> =
             users.map(|(netdev, queue, holder)| ((netdev, queue), holder)).collect();
-        if users.is_empty() {
-            return;
-        }
+        let rings = possibly(&attribution.queue_users, &[ZeroCopyRing, Ring]);
+        let memory = possibly(&attribution.queue_users, &[DeviceMemory]);
         for netdev in after.netdevs.iter_mut() {
             for queue in &mut netdev.rx_queues {
                 let user = users.get(&(netdev.name.as_str(), queue.index));
-                let Some(Holder { tgid, comm }) = user else { continue };
-                let pinned = attribution.pinned.get(tgid);
-                let on = pinned.map_or_else(String::new, |cpus| format!(", on cpus {cpus}"));
+                let Some(Holder { tgid, comm }) = user else {
+                    match &mut queue.leased {
+                        Some(holder) if holder == IO_URING => holder.push_str(&rings),
+                        Some(holder) if holder.starts_with(DEVICE_MEMORY) => {
+                            holder.push_str(&memory);
+                        }
+                        _ => {}
+                    }
+                    continue;
+                };
+                let pinned = attribution.pinned.get(tgid).map(|cpus| format!(", on cpus {cpus}"));
+                let mut all = attribution.queue_users.iter();
+                let ran_on = all.find(|it| it.has == Xdp && it.holder.tgid == *tgid);
+                let on = pinned.or_else(|| Some(ran_on?.ran_on())).unwrap_or_default();
                 queue.leased = Some(format!("AF_XDP by {comm} (pid {tgid}{on})"));
             }
         }
@@ -88,6 +102,7 @@ impl ObservationDocument {
 mod tests {
     use super::*;
     use crate::machine::cpuset::CpuSet;
+    use crate::snapshot::queue_users::{QueueAccess, QueueUser};
     use crate::synthetic::scene::Scene;
 
     #[test]
@@ -118,5 +133,59 @@ mod tests {
         host.attribution.pinned = [(812, CpuSet::parse_list("4-5").unwrap())].into();
         host.name_users_of_queues();
         assert_eq!(users(&host)[1].as_deref(), Some("AF_XDP by ids (pid 812, on cpus 4-5)"));
+        host.attribution.pinned.clear();
+        host.attribution.queue_users = vec![user(812, Xdp, "3")];
+        host.name_users_of_queues();
+        let on3 = "AF_XDP by ids (pid 812, ran on cpu 3 when read)";
+        assert_eq!(users(&host)[1].as_deref(), Some(on3));
+    }
+
+    fn user(tgid: u32, has: QueueAccess, ran_on: &str) -> QueueUser {
+        let ran_on = CpuSet::parse_list(ran_on).unwrap();
+        QueueUser { holder: Holder { tgid, comm: "ids".into() }, has, ran_on }
+    }
+
+    #[test]
+    fn a_process_that_may_hold_a_queue_is_named_as_a_guess() {
+        let scene = r#"{ "grid": { "l2s": 2 }, "netdevs": [ { "name": "eth0", "driver": "gve",
+            "queues": [{ "irq": 41, "leased": "io_uring zero-copy receive" },
+                       { "irq": 42, "leased": "device memory (dmabuf 2)" },
+                       { "irq": 43, "leased": "lease with queue 1 of netdev 7" }] }] }"#;
+        let scene: Scene = serde_json::from_str(scene).unwrap();
+        let held = |users: &[QueueUser]| -> Vec<String> {
+            let mut host = scene.observation();
+            host.attribution.queue_users = users.to_vec();
+            host.name_users_of_queues();
+            let queues = host.after.netdevs[0].rx_queues.iter();
+            queues.map(|it| it.leased.clone().unwrap()).collect()
+        };
+        let [ring, memory, lease] = [
+            "io_uring zero-copy receive",
+            "device memory (dmabuf 2)",
+            "lease with queue 1 of netdev 7",
+        ];
+        assert_eq!(held(&[]), [ring, memory, lease]);
+        let two = [user(1, Ring, "3"), user(2, Ring, ""), user(3, DeviceMemory, "4-5")];
+        let by = |pid, has: &str| format!("ids (pid {pid} has {has})");
+        let first = by(1, "an io_uring, ran on cpu 3 when read");
+        let expected = [
+            format!("{ring}, possibly by {first} or {}", by(2, "an io_uring")),
+            format!(
+                "{memory}, possibly by {}",
+                by(3, "a dmabuf and a netlink socket, ran on cpus 4-5 when read")
+            ),
+            lease.to_owned(),
+        ];
+        assert_eq!(held(&two), expected);
+        let shown = [user(1, Ring, "3"), user(2, ZeroCopyRing, "")];
+        assert_eq!(
+            held(&shown)[0],
+            format!("{ring}, possibly by ids (pid 2 maps a zero-copy ring)")
+        );
+        let many: Vec<QueueUser> = (1..5).map(|pid| user(pid, Ring, "3")).collect();
+        assert_eq!(
+            held(&many)[0],
+            format!("{ring}, possibly by one of 4 processes: each has an io_uring")
+        );
     }
 }

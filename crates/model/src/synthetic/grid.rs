@@ -66,7 +66,7 @@ impl Grid {
             isolated: CpuSet::new(),
             isolated_partitions: CpuSet::new(),
             nohz_full: CpuSet::new(),
-            exclusive: CpuSet::new(),
+            cpu_owners: Vec::new(),
             nodes: (0..self.nodes)
                 .map(|n| (NodeId(n), Node { cpus: cpus_of(n), distances: distances(n) }))
                 .collect(),

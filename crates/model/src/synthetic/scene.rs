@@ -10,6 +10,7 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
+use crate::machine::cpu_owner::CpuOwner;
 use crate::machine::cpuset::{CpuId, CpuSet};
 use crate::machine::ids::{Irq, NapiId};
 use crate::machine::topology::Topology;
@@ -49,8 +50,8 @@ pub struct Scene {
     pub isolated_partitions: CpuSet,
     /// `nohz_full=`.
     pub nohz_full: CpuSet,
-    /// CPUs that belong to one container alone.
-    pub exclusive: CpuSet,
+    /// Containers that have CPUs for themselves.
+    pub cpu_owners: Vec<CpuOwner>,
     /// Other load of CPUs.
     pub busy: Vec<CpuLoad>,
     /// Network devices.
@@ -188,6 +189,9 @@ pub struct Reader {
     /// It reads datagrams through an unconnected socket.
     #[serde(default)]
     pub unconnected: bool,
+    /// Its cgroup.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub cgroup: Option<String>,
 }
 
 impl Scene {
@@ -284,7 +288,7 @@ impl Scene {
         topology.isolated = topology.isolated.or(&self.isolated);
         topology.isolated_partitions = topology.isolated_partitions.or(&self.isolated_partitions);
         topology.nohz_full = topology.nohz_full.or(&self.nohz_full);
-        topology.exclusive = topology.exclusive.or(&self.exclusive);
+        topology.cpu_owners.extend(self.cpu_owners.iter().cloned());
         topology
     }
 

@@ -15,6 +15,7 @@ use netsilo_model::derive::forwarding::ForwardShare;
 use netsilo_model::derive::locality::Locality;
 use netsilo_model::derive::silo::{ConsumerShare, OutsideTraffic, Silo};
 use netsilo_model::machine::cpuset::{CpuId, CpuSet};
+use netsilo_model::machine::words;
 use netsilo_model::snapshot::attribution::{AttributionSource, ReaderKind};
 use netsilo_model::snapshot::sockets::Holder;
 
@@ -434,8 +435,9 @@ fn totals(report: &Report, on: Presentation) -> Styled {
 /// The busiest netdevs of other network namespaces, and the command that shows them.
 fn polled_elsewhere(all: &[PolledElsewhere]) -> String {
     let named = all.iter().take(CONSUMERS_NAMED);
-    let mut names: Vec<String> =
-        named.map(|it| format!("{} of {} (cpus {})", it.netdev, it.netns, it.cpus)).collect();
+    let mut names: Vec<String> = named
+        .map(|it| format!("{} of {} ({})", it.netdev, it.netns, words::cpus(&it.cpus)))
+        .collect();
     if all.len() > names.len() {
         names.push(format!("{} more", all.len() - names.len()));
     }

@@ -14,7 +14,7 @@ pub(crate) fn queue(irq: u32, on: u32, load: f64, reader: u32) -> SceneQueue {
         comm: "server".into(),
         cpu: CpuId(reader),
         bytes_per_s: 10_000_000,
-        unconnected: false,
+        ..Reader::default()
     };
     SceneQueue {
         irq: Some(irq),

@@ -17,6 +17,7 @@ use netsilo_model::snapshot::drops::DroppedPackets;
 use netsilo_model::snapshot::flow::Flow;
 use netsilo_model::snapshot::host::boot_parameters;
 use netsilo_model::snapshot::packet_sockets::PacketSocket;
+use netsilo_model::snapshot::queue_users::QueueUser;
 use netsilo_model::snapshot::socket_readers::SocketReaders;
 use netsilo_model::snapshot::sockets::Holder;
 use netsilo_model::snapshot::tap_holders::TapHolder;
@@ -117,7 +118,6 @@ impl Redaction {
             crate::read::snapshot::TAP_HOLDERS => {
                 self.bytes(&tap_holders(&contents).unwrap_or_default()).into_owned()
             }
-            _ if kernel.ends_with(".link") => link_file(&text).into_bytes(),
             _ if kernel.starts_with("proc/") && kernel.ends_with("/cmdline") => {
                 self.text(&command(&text)).into_bytes()
             }
@@ -158,7 +158,15 @@ impl Redaction {
             },
             ..one.clone()
         };
+        let user = |one: &QueueUser| QueueUser {
+            holder: Holder {
+                comm: without_addresses(&self.text(&one.holder.comm)),
+                ..one.holder.clone()
+            },
+            ..one.clone()
+        };
         Attribution {
+            queue_users: attribution.queue_users.iter().map(user).collect(),
             packet_sockets: attribution.packet_sockets.iter().map(capturing).collect(),
             drops: attribution.drops.iter().map(dropped).collect(),
             flows: attribution.flows.iter().map(flow).collect(),
@@ -279,14 +287,6 @@ fn command(text: &str) -> String {
     words.join("\0")
 }
 
-/// Keeps the relevant settings of a `.link` file, without its match section.
-fn link_file(text: &str) -> String {
-    let keep = |line: &&str| {
-        crate::read::knob_owners::LINK_KEYS.iter().any(|key| line.trim_start().starts_with(key))
-    };
-    text.lines().filter(keep).map(|line| format!("{line}\n")).collect()
-}
-
 /// Removes the peers of connections. Drops the whole list if it cannot be parsed.
 fn connections(text: &str) -> String {
     let read = serde_json::from_slice(text.as_bytes()).unwrap_or_else(|_| {
@@ -375,13 +375,6 @@ mod tests {
         assert_eq!(
             redaction.file("0/proc/sys/kernel/hostname", b"db7.example\n".to_vec()),
             b"host-00000000\n"
-        );
-        let link =
-            b"[Match]\nMACAddress=52:54:00:ab:cd:ef\n[Link]\nReceivePacketSteeringCPUMask=f\n"
-                .to_vec();
-        assert_eq!(
-            redaction.file("1/etc/systemd/network/1.link", link),
-            b"ReceivePacketSteeringCPUMask=f\n"
         );
         assert_eq!(
             redaction.file(

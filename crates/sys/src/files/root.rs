@@ -275,6 +275,19 @@ impl Root {
         Ok(at)
     }
 
+    /// Reads a file of which only what `keep` keeps is used, and is in a capture.
+    pub(crate) fn kept(
+        &self,
+        path: &str,
+        keep: impl FnOnce(&str) -> Option<String>,
+    ) -> Result<Option<String>, ReadError> {
+        let kept = keep(&self.unrecorded().read(path)?);
+        if let (Some(recorder), Some(kept)) = (&self.recorder, &kept) {
+            recorder.file(path, kept.as_bytes())?;
+        }
+        Ok(kept)
+    }
+
     /// The kernel's answer to an ioctl or netlink request. A live root sends the request; a tree
     /// has the answer in its file `name`.
     pub(crate) fn answer<T: Serialize + DeserializeOwned>(

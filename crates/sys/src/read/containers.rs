@@ -30,6 +30,11 @@ pub(crate) fn names(root: &Root, consumption: &[Consumption]) -> BTreeMap<String
     let paths = consumption.iter().filter_map(|one| one.consumer.cgroup.as_deref());
     let wanted: BTreeSet<&str> =
         paths.filter_map(|path| Some(Container::from_path(path)?.id)).collect();
+    names_of(root, &wanted)
+}
+
+/// The names of containers, by identifier.
+pub(crate) fn names_of(root: &Root, wanted: &BTreeSet<&str>) -> BTreeMap<String, String> {
     if wanted.is_empty() {
         return BTreeMap::new();
     }

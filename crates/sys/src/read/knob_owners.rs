@@ -28,6 +28,14 @@ const KNOWN: &[Known] = &[
         "google_set_multiqueue",
         &[OwnedKnob::IrqAffinity, OwnedKnob::Xps],
     ),
+    // moves interrupts when a pod with claims or masks of interrupts starts or ends
+    known("nri-plugins", "nri-resource-policy", &[OwnedKnob::LaterDevices]),
+    known("packet-steering.uc", "packet-steering.uc", &[OwnedKnob::Rps]),
+    known(
+        "ecs_mq_rps_rfs",
+        "ecs_mq_rps_rfs",
+        &[OwnedKnob::IrqAffinity, OwnedKnob::Rps, OwnedKnob::Xps],
+    ),
     known("perftune.py", "perftune.py", &[OwnedKnob::IrqAffinity, OwnedKnob::Rps, OwnedKnob::Xps]),
     known("set_irq_affinity", "set_irq_affinity", &[OwnedKnob::IrqAffinity, OwnedKnob::Xps]),
     Known {
@@ -40,21 +48,105 @@ const fn known(name: &'static str, file: &'static str, writes: &'static [OwnedKn
     Known { name, file, option: None, writes }
 }
 
-/// Settings of systemd `.link` files that make udev write knobs when a device appears.
-pub(crate) const LINK_KEYS: &[&str] = &["IRQAffinityPolicy=", "ReceivePacketSteeringCPUMask="];
+/// Files by which a running program writes knobs when a device or connection appears.
+struct SettingFiles {
+    /// The names of its process.
+    comms: &'static [&'static str],
+    /// The end of the files' names.
+    suffix: &'static str,
+    dirs: &'static [&'static str],
+    /// How a line with such a setting begins.
+    starts: &'static [&'static str],
+    /// What a line with such a setting contains, after what may be a comment's `#`.
+    contains: &'static [&'static str],
+}
 
-/// The folders where systemd reads `.link` files.
-const LINK_DIRS: &[&str] =
-    &["/etc/systemd/network", "/run/systemd/network", "/usr/lib/systemd/network"];
+const FILES: &[SettingFiles] = &[
+    SettingFiles {
+        comms: &["systemd-udevd", "(udev-worker)"],
+        suffix: ".link",
+        dirs: &["/etc/systemd/network", "/run/systemd/network", "/usr/lib/systemd/network"],
+        starts: &[
+            "IRQAffinityPolicy=",
+            "ReceivePacketSteeringCPUMask=",
+            "RxChannels=",
+            "CombinedChannels=",
+            "RxBufferSize=",
+            "RxCoalesceSec=",
+            "UseAdaptiveRxCoalesce=",
+            "NTupleFilter=",
+        ],
+        contains: &[],
+    },
+    // azure-vm-utils: `ethtool -C %k rx-cqe-frames`; Alibaba's `ecs_mq_rps_rfs`
+    SettingFiles {
+        comms: &["systemd-udevd", "(udev-worker)"],
+        suffix: ".rules",
+        dirs: &["/etc/udev/rules.d", "/run/udev/rules.d", "/usr/lib/udev/rules.d"],
+        starts: &[],
+        contains: &[
+            "ethtool -C",
+            "ethtool -G",
+            "ethtool -K",
+            "ethtool -L",
+            "ethtool -N",
+            "ethtool -X",
+            "rps_",
+            "xps_cpus",
+            "smp_affinity",
+        ],
+    },
+    // section [ethtool] (`libnm-base/nm-ethtool-base.c`)
+    SettingFiles {
+        comms: &["NetworkManager"],
+        suffix: ".nmconnection",
+        dirs: &[
+            "/etc/NetworkManager/system-connections",
+            "/run/NetworkManager/system-connections",
+            "/usr/lib/NetworkManager/system-connections",
+        ],
+        starts: &["channels-", "coalesce-", "feature-", "ring-"],
+        contains: &[],
+    },
+    // OpenWrt: at each event of an interface
+    SettingFiles {
+        comms: &["netifd"],
+        suffix: "packet-steering.uc",
+        dirs: &["/usr/libexec/network"],
+        starts: &[],
+        contains: &["rps_cpus"],
+    },
+    SettingFiles {
+        comms: &["netifd"],
+        suffix: "packet-steering",
+        dirs: &["/etc/hotplug.d/net"],
+        starts: &[],
+        contains: &["rps_cpus", "xps_cpus"],
+    },
+];
 
-/// All programs that write these knobs. Includes udev if its `.link` files write knobs.
+impl SettingFiles {
+    /// The lines with such settings; `None` without any.
+    fn settings(&self, text: &str) -> Option<String> {
+        let keep = |line: &&str| {
+            let line = line.trim_start();
+            self.starts.iter().any(|it| line.starts_with(it))
+                || !line.starts_with('#') && self.contains.iter().any(|it| line.contains(it))
+        };
+        let kept: String = text.lines().filter(keep).map(|line| format!("{line}\n")).collect();
+        (!kept.is_empty()).then_some(kept)
+    }
+}
+
+/// All programs that write these knobs, also by their files of settings.
 pub(crate) fn knob_owners(notes: &Notes<'_>, processes: &[Process]) -> Vec<KnobOwner> {
     let mut owners: Vec<KnobOwner> =
         processes.iter().filter_map(|process| owner(notes, process)).collect();
-    if let Some(udev) =
-        processes.iter().find(|p| p.comm == "systemd-udevd" || p.comm == "(udev-worker)")
-    {
-        owners.extend(link_files(notes, udev));
+    for files in FILES {
+        let by_comm = |process: &&Process| files.comms.contains(&process.comm.as_str());
+        if let Some(process) = processes.iter().find(by_comm) {
+            owners.extend(by_files(notes, files, process));
+        }
     }
     owners.sort_unstable();
     owners
@@ -91,26 +183,23 @@ fn is_comm(file: &str, comm: &str) -> bool {
 /// Whether this is an interpreter (`python3.11`, `bash`). Then the script is in the command line.
 fn interpreter(comm: &str) -> bool {
     let version = |rest: &str| rest.bytes().all(|b| b.is_ascii_digit() || b == b'.');
-    ["python", "perl", "bash", "sh"].iter().any(|name| comm.strip_prefix(name).is_some_and(version))
+    ["python", "perl", "bash", "sh", "ucode"]
+        .iter()
+        .any(|name| comm.strip_prefix(name).is_some_and(version))
 }
 
-fn link_files(notes: &Notes<'_>, udev: &Process) -> Vec<KnobOwner> {
-    let root = notes.root.unrecorded();
+fn by_files(notes: &Notes<'_>, files: &SettingFiles, process: &Process) -> Vec<KnobOwner> {
     let mut owners = Vec::new();
-    for dir in LINK_DIRS {
-        let names = root.list(dir).unwrap_or_default();
-        for name in names.iter().filter(|name| name.ends_with(".link")) {
+    for dir in files.dirs {
+        let names = notes.root.unrecorded().list(dir).unwrap_or_default();
+        for name in names.iter().filter(|name| name.ends_with(files.suffix)) {
             let path = format!("{dir}/{name}");
-            let text = root.read(&path).unwrap_or_default();
-            if text
-                .lines()
-                .any(|line| LINK_KEYS.iter().any(|key| line.trim_start().starts_with(key)))
-            {
-                notes.get(&path, |_| Ok(()));
-                notes.get(&format!("/proc/{}/comm", udev.pid), |_| Ok(()));
+            let kept = notes.root.kept(&path, |text| files.settings(text));
+            if kept.is_ok_and(|kept| kept.is_some()) {
+                notes.get(&format!("/proc/{}/comm", process.pid), |_| Ok(()));
                 owners.push(KnobOwner {
-                    name: format!("systemd-udevd ({path})"),
-                    pid: udev.pid,
+                    name: format!("{} ({path})", files.comms[0]),
+                    pid: process.pid,
                     writes: vec![OwnedKnob::LaterDevices],
                 });
             }

@@ -310,7 +310,7 @@ fn edges_from_netlink(netdev: &mut Netdev, genl: Option<&NetdevGenl>) {
     for rx in &mut netdev.rx_queues {
         if let Some(queue) = queue(Direction::Rx, rx.index) {
             (rx.napi, rx.irq) = (napi(queue), irq(queue));
-            rx.leased = queue.owners.first().map(owner);
+            rx.leased = queue.owners.first().map(QueueHolder::label);
         }
     }
     for tx in &mut netdev.tx_queues {
@@ -358,16 +358,6 @@ pub(crate) fn matches_netlink(genl: Option<&NetdevGenl>, netdev: &Netdev) -> boo
 
 fn certain<T>(to: T) -> Association<T> {
     Association { to, source: AssociationSource::NetdevGenl, confidence: Confidence::Certain }
-}
-
-fn owner(owner: &QueueHolder) -> String {
-    match owner {
-        QueueHolder::Xsk => "AF_XDP".to_owned(),
-        QueueHolder::IoUring => "io_uring zero-copy receive".to_owned(),
-        QueueHolder::Dmabuf(id) => format!("device memory (dmabuf {id})"),
-        QueueHolder::Lease { ifindex: Some(ifindex), .. } => format!("lease with netdev {ifindex}"),
-        QueueHolder::Lease { .. } => "lease with another netdev".to_owned(),
-    }
 }
 
 /// Adds the interrupts and NAPIs of queues that netlink did not report, by the names of interrupt

@@ -5,10 +5,10 @@
 //! | CPU times, NET_RX and NET_TX, `softnet_stat`; counts, names and affinity of netdevs'
 //! interrupts; `up`, carrier and the displayed statistics of netdevs with hardware, and the
 //! received packets of others with one rx queue; CPUs of NAPI kthreads | each time |
-//! | other programs, network settings, RPS and XPS, queue leases, isolated partitions, pods'
-//! exclusive CPUs | once a minute; programs also when an affinity has changed |
+//! | other programs, network settings, RPS and XPS, queue leases, isolated partitions, owners of
+//! CPUs | once a minute; programs also when an affinity has changed |
 //! | everything else | after [`Refresher::invalidate`], and when a CPU, netdev, interrupt, kthread,
-//! isolated or exclusive CPU has changed |
+//! isolated CPU or owner of CPUs has changed |
 //!
 //! Other data (of other interrupts, other counters) is left out or keeps the value last read.
 //! Interrupts are read one by one or as a table, whichever costs less: see [`Counting`].
@@ -30,10 +30,10 @@ use netsilo_model::snapshot::netdev::{NapiThread, Netdev};
 use crate::files::cache::{CachedFile, FdCache};
 use crate::files::error::ReadError;
 use crate::files::root::Root;
-use crate::read::exclusive_cpus::exclusive_cpus;
+use crate::read::cpu_owners::cpu_owners;
 use crate::read::gaps::Notes;
-use crate::read::isolated_partitions::isolated_partitions;
 use crate::read::netdev::{NET, matches_netlink, queues};
+use crate::read::partitions::partitions;
 use crate::read::process::processes;
 use crate::read::{irq, knob_owners, snapshot};
 
@@ -425,11 +425,13 @@ impl Opened {
         if due {
             self.slow = snapshot.at;
             snapshot.net = snapshot::net_settings(&notes);
-            if exclusive_cpus(root) != last.topology.exclusive {
-                return Err(Stale::Changed("exclusive cpus"));
-            }
-            if isolated_partitions(&notes) != last.topology.isolated_partitions {
+            let topology = &last.topology;
+            let partitions = partitions(&notes, &topology.online);
+            if partitions.isolated != topology.isolated_partitions {
                 return Err(Stale::Changed("isolated partitions"));
+            }
+            if cpu_owners(root, topology, partitions.owned) != topology.cpu_owners {
+                return Err(Stale::Changed("owners of cpus"));
             }
             let genl = snapshot::netdev_genl(&notes);
             for (netdev, device) in snapshot.netdevs.iter_mut().zip(&self.netdevs) {

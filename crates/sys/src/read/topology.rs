@@ -9,9 +9,9 @@ use netsilo_model::parse::{cpu_lists, scalar};
 
 use crate::files::error::ReadError;
 use crate::files::root::Root;
-use crate::read::exclusive_cpus::exclusive_cpus;
+use crate::read::cpu_owners::cpu_owners;
 use crate::read::gaps::Notes;
-use crate::read::isolated_partitions::isolated_partitions;
+use crate::read::partitions::partitions;
 
 const CPUS: &str = "/sys/devices/system/cpu";
 const NODES: &str = "/sys/devices/system/node";
@@ -65,18 +65,21 @@ pub(crate) fn noted(notes: &Notes<'_>) -> Result<Topology, ReadError> {
         let read = if online.contains(cpu) { online_cpu(notes, cpu) } else { alone(cpu) };
         cpus.insert(cpu, Cpu { node, kind, ..read });
     }
-    let topology = Topology {
+    let partitions = partitions(notes, &online);
+    let mut topology = Topology {
         cpus,
         nr_cpu_ids: possible.or(&present).highest().map_or(0, |cpu| cpu.0 + 1),
         online,
         possible,
         isolated: advisory(&format!("{CPUS}/isolated")),
         nohz_full: advisory(&format!("{CPUS}/nohz_full")),
-        isolated_partitions: isolated_partitions(notes),
-        exclusive: exclusive_cpus(root),
+        isolated_partitions: partitions.isolated,
+        cpu_owners: Vec::new(),
         nodes,
-    };
-    Ok(topology.nested())
+    }
+    .nested();
+    topology.cpu_owners = cpu_owners(root, &topology, partitions.owned);
+    Ok(topology)
 }
 
 /// Kernels before 2.6.29 have no list of online CPUs. Each CPU except the first may have a file.

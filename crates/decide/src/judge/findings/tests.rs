@@ -4,6 +4,7 @@
 use netsilo_model::change::{Change, Target, Value};
 use netsilo_model::cost::weights::Costs;
 use netsilo_model::derive::analysis::Analysis;
+use netsilo_model::machine::cpu_owner::CpuOwner;
 use netsilo_model::machine::cpuset::{CpuId, CpuSet};
 use netsilo_model::machine::reading::Reading;
 use netsilo_model::snapshot::audit::{Audit, Connection, Connections, Qdisc};
@@ -14,7 +15,7 @@ use netsilo_model::snapshot::observation::Observation;
 use netsilo_model::snapshot::sockets::{LosingSocket, SocketKind};
 use netsilo_model::synthetic::arrivals::{SceneFlow, SceneRss};
 use netsilo_model::synthetic::grid::Grid;
-use netsilo_model::synthetic::scene::{CpuLoad, Scene, SceneNetdev, SceneQueue};
+use netsilo_model::synthetic::scene::{CpuLoad, Reader, Scene, SceneNetdev, SceneQueue};
 
 use super::*;
 use crate::judge::evidence::{Evidence, Gain, Measure};
@@ -67,6 +68,32 @@ fn with(mut observation: Observation, change: impl Fn(u64, &mut Snapshot)) -> Ob
     change(0, &mut observation.before);
     change(1, &mut observation.after);
     observation
+}
+
+#[test]
+fn an_owned_cpu_names_its_owner_and_may_poll_what_the_owner_claims() {
+    let mut scene = scene(&[("3", 0.2), ("3", 0.2)]);
+    let cgroup = Some("/kubepods.slice/crio-a.scope".into());
+    let reader = Reader { cpu: CpuId(3), bytes_per_s: 1_000_000, cgroup, ..Reader::default() };
+    scene.netdevs[0].queues[0].readers = vec![reader];
+    scene.cpu_owners = vec![CpuOwner {
+        cgroup: "crio-a.scope".into(),
+        name: "shop/web-1/nginx".into(),
+        cpus: set("3"),
+        why: "irq-load-balancing.crio.io: disable".into(),
+        claims_queues: false,
+    }];
+    let title =
+        |scene: &Scene| Some(found(&scene.observation(), FindingId::ReceiveOnIsolatedCpu)?.title);
+    let owner = "this cpu is exclusive to shop/web-1/nginx (irq-load-balancing.crio.io: disable";
+    assert_eq!(title(&scene), Some(format!("{owner}), but polls eth0 rx-0, eth0 rx-1")));
+    scene.cpu_owners[0].claims_queues = true;
+    let claims = format!("{owner}, but takes the queues that it reads), but polls eth0 rx-1");
+    assert_eq!(title(&scene), Some(claims));
+    scene.netdevs[0].queues.pop();
+    assert_eq!(title(&scene), None);
+    scene.nohz_full = set("3");
+    assert!(title(&scene).is_some_and(|it| it.contains("tickless")), "no claim holds there");
 }
 
 #[test]

@@ -131,6 +131,7 @@ impl Server {
                 cpu: CpuId((queue * 8 + n) % 16),
                 bytes_per_s: 1000,
                 unconnected: !self.connected,
+                ..Reader::default()
             })
         };
         let queue = |n: u32| SceneQueue {

@@ -6,6 +6,7 @@ use netsilo_model::derive::silo::{Silo, heaviest};
 use netsilo_model::drivers::software::{SoftwareNetdev, SoftwareReceive};
 use netsilo_model::machine::cpuset::{CpuId, CpuSet};
 use netsilo_model::machine::ids::Irq;
+use netsilo_model::machine::words::cpus;
 use netsilo_model::snapshot::host::{IrqState, Writable};
 use netsilo_model::snapshot::netdev::Netdev;
 
@@ -340,7 +341,7 @@ fn read(silo: &Silo) -> Option<Fact> {
         format!(
             "{} on {} ({:.0}%)",
             consumer.comm,
-            crate::judge::why::chain::cpus(&cpus),
+            netsilo_model::machine::words::cpus(&cpus),
             consumer.share * 100.0
         )
     };
@@ -350,13 +351,4 @@ fn read(silo: &Silo) -> Option<Fact> {
     }
     (!readers.is_empty())
         .then(|| Fact::new(format!("read by {}", readers.join(", ")), "eBPF, sock_diag"))
-}
-
-/// Formats CPUs as `cpu 3`, `cpus 0-3` or `no cpu`.
-pub(crate) fn cpus(set: &CpuSet) -> String {
-    match set.single() {
-        Some(cpu) => format!("cpu {cpu}"),
-        None if set.is_empty() => "no cpu".to_owned(),
-        None => format!("cpus {set}"),
-    }
 }

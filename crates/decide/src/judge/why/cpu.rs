@@ -10,12 +10,12 @@ use netsilo_model::derive::silo::Silo;
 use netsilo_model::derive::thread_share::ThreadShare;
 use netsilo_model::machine::cpuset::CpuId;
 use netsilo_model::machine::ids::Irq;
+use netsilo_model::machine::words::cpus;
 use netsilo_model::snapshot::attribution::Poll;
 use netsilo_model::snapshot::host::{IrqState, Snapshot};
 
 use crate::judge::evidence::{Evidence, Measure};
 use crate::judge::why::chain;
-use crate::judge::why::chain::cpus;
 use crate::judge::why::explanation::{CpuWhy, Fact, LoadCause, heaviest_first};
 
 /// Maximum number of interrupts that are listed.

@@ -4,11 +4,12 @@ use netsilo_model::derive::analysis::Analysis;
 use netsilo_model::derive::backlog::BacklogWork;
 use netsilo_model::drivers::software::{SoftwareNetdev, SoftwareReceive};
 use netsilo_model::machine::cpuset::CpuSet;
+use netsilo_model::machine::words::cpus;
 use netsilo_model::snapshot::netdev::Netdev;
 
 use crate::judge::evidence::{Evidence, Measure};
 use crate::judge::verdict::below;
-use crate::judge::why::chain::{cpus, handed_up};
+use crate::judge::why::chain::handed_up;
 use crate::judge::why::explanation::{Fact, LoadCause};
 
 /// Minimum share of a CPU's time that is a separate cause.

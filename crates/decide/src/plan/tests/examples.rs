@@ -1,6 +1,7 @@
 //! Plans of single scenes.
 
-use netsilo_model::change::{Value, apply_to};
+use netsilo_model::change::{Target, Value, apply_to};
+use netsilo_model::machine::cpu_owner::CpuOwner;
 use netsilo_model::machine::cpuset::{CpuId, CpuSet};
 use netsilo_model::machine::topology::{CoreKind, Distance};
 use netsilo_model::snapshot::host::Writable;
@@ -431,36 +432,104 @@ fn one_cpu_is_advised_no_other() {
 }
 
 #[test]
-fn an_exclusive_cpu_takes_an_interrupt_only_if_it_is_named() {
-    let reader = Reader { cpu: CpuId(1), bytes_per_s: 100, ..Reader::default() };
-    let queue = SceneQueue {
-        irq: Some(30),
-        cpus: CpuSet::from_cpu(CpuId(2)),
-        packets_per_s: 1000,
-        readers: vec![reader],
+fn rps_off_covers_veths_beside_a_nic() {
+    let netdev = |name: &str, driver: &str, irq| {
+        let rps_cpus = Some(CpuSet::first(2));
+        let queue = SceneQueue { irq, rps_cpus, ..SceneQueue::default() };
+        let (name, driver) = (name.into(), driver.into());
+        SceneNetdev { name, driver, queues: vec![queue], ..SceneNetdev::default() }
+    };
+    let netdevs = vec![netdev("eth0", "igb", Some(30)), netdev("veth0", "veth", None)];
+    let scene = Scene { grid: Grid { l2s: 4, ..Grid::default() }, netdevs, ..Scene::default() };
+    let observation = scene.observation();
+    let written = |rps: CpuSet, netdevs: &[&str]| -> Vec<String> {
+        let netdevs = netdevs.iter().map(|it| (*it).to_owned()).collect();
+        let made = plan(&observation, &Goal { rps: Some(rps), netdevs, ..Goal::default() });
+        let rps = made.changes.iter().filter_map(|it| match &it.target {
+            Target::RpsCpus(knob) => Some(knob.netdev.name.clone()),
+            _ => None,
+        });
+        rps.collect()
+    };
+    assert_eq!(written(CpuSet::new(), &[]), ["eth0", "veth0"]);
+    assert_eq!(written(CpuSet::new(), &["eth0"]), ["eth0"]);
+    assert_eq!(written(CpuSet::first(3), &[]), ["eth0"], "to spread is chosen by name");
+}
+
+/// Two queues on CPU 0. A container that owns CPU 1 and 2 reads this share of rx-0 there; the rest
+/// and rx-1 another process on CPU 0 reads.
+fn owned_cpus(claims_queues: bool, percent: u64) -> Scene {
+    let reader = |cpu, bytes_per_s, cgroup: Option<&str>| Reader {
+        comm: format!("reader{cpu}"),
+        cpu: CpuId(cpu),
+        bytes_per_s,
+        cgroup: cgroup.map(Into::into),
+        ..Reader::default()
+    };
+    let queue = |irq, readers| SceneQueue {
+        irq: Some(irq),
+        cpus: CpuSet::from_cpu(CpuId(0)),
+        packets_per_s: 50_000,
+        load: 0.3,
+        readers,
         ..SceneQueue::default()
     };
-    let netdev = SceneNetdev { name: "eth0".into(), queues: vec![queue], ..SceneNetdev::default() };
-    let scene = Scene {
-        grid: Grid { l2s: 3, ..Grid::default() },
-        exclusive: CpuSet::parse_list("1-2").unwrap(),
-        netdevs: vec![netdev],
+    let of_pod = reader(1, percent * 10_000, Some("/kubepods.slice/crio-a.scope/sub"));
+    let queues = vec![
+        queue(30, vec![of_pod, reader(0, (100 - percent) * 10_000, None)]),
+        queue(31, vec![reader(0, 1_000_000, None)]),
+    ];
+    let owner = CpuOwner {
+        cgroup: "crio-a.scope".into(),
+        name: "shop/web-1/nginx".into(),
+        cpus: CpuSet::parse_list("1-2").unwrap(),
+        why: "irq-load-balancing.crio.io: disable".into(),
+        claims_queues,
+    };
+    Scene {
+        grid: Grid { l2s: 4, ..Grid::default() },
+        cpu_owners: vec![owner],
+        netdevs: vec![SceneNetdev { name: "eth0".into(), queues, ..SceneNetdev::default() }],
         ..Scene::default()
+    }
+}
+
+#[test]
+fn an_exclusive_cpu_takes_an_interrupt_only_if_it_is_named() {
+    let observation = owned_cpus(false, 90).observation();
+    let cpus = |goal: &Goal| -> Vec<String> {
+        let made = plan(&observation, goal);
+        made.placements.iter().map(|it| it.cpus.to_string()).collect()
     };
     let goal = Goal { algorithm: AlgorithmName::Spread, ..Goal::default() };
-    let observation = scene.observation();
+    let placed = cpus(&goal);
+    assert!(placed.len() == 2 && placed.iter().all(|it| ["0", "3"].contains(&&**it)), "{placed:?}");
+    let why = "cpus 1-2 are exclusive to shop/web-1/nginx (irq-load-balancing.crio.io: disable): \
+               nothing is placed there unless --cpus names them";
     let made = plan(&observation, &goal);
-    let cpus = |plan: &Plan| match &plan.changes[..] {
-        [change] => change.new.to_string(),
-        changes => format!("{changes:?}"),
+    assert!(made.unchanged.iter().any(|it| it.reason == why), "{made:#?}");
+    assert_eq!(cpus(&Goal { cpus: Some(CpuSet::from_cpu(CpuId(1))), ..goal }), ["1", "1"]);
+}
+
+#[test]
+fn a_pod_that_claims_its_queues_gets_those_that_it_mostly_reads() {
+    let placed = |scene: &Scene, goal: &Goal| -> Vec<CpuId> {
+        let made = plan(&scene.observation(), goal);
+        made.placements.iter().map(|it| it.cpus.lowest().unwrap()).collect()
     };
-    assert_eq!(cpus(&made), "0");
-    assert!(
-        made.unchanged.iter().any(|it| it.reason.contains("cpus 1-2 are exclusive to containers")),
-        "{made:#?}"
-    );
-    let named = Goal { cpus: Some(CpuSet::from_cpu(CpuId(1))), ..goal };
-    assert_eq!(cpus(&plan(&observation, &named)), "1");
+    let near = Goal { algorithm: AlgorithmName::NearConsumer, ..Goal::default() };
+    let own = [CpuId(1), CpuId(2)];
+    let claimed = placed(&owned_cpus(true, 90), &near);
+    assert!(own.contains(&claimed[0]) && !own.contains(&claimed[1]), "{claimed:?}");
+    for (claims, percent) in [(false, 90), (true, 40), (true, 0)] {
+        let placed = placed(&owned_cpus(claims, percent), &near);
+        assert!(!placed.iter().any(|it| own.contains(it)), "{claims} {percent} {placed:?}");
+    }
+    let mut tickless = owned_cpus(true, 90);
+    tickless.nohz_full = CpuSet::parse_list("1-2").unwrap();
+    assert!(!placed(&tickless, &near).iter().any(|it| own.contains(it)));
+    let excluded = Goal { exclude: CpuSet::parse_list("1-2").unwrap(), ..near };
+    assert!(!placed(&owned_cpus(true, 90), &excluded).iter().any(|it| own.contains(it)));
 }
 
 #[test]

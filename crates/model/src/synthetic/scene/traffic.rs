@@ -164,7 +164,7 @@ impl Reader {
                 tgid: self.tgid(),
                 comm: self.comm.clone(),
                 work: false,
-                cgroup: None,
+                cgroup: self.cgroup.clone(),
                 netns: NETNS,
             },
             protocol: if self.unconnected { Protocol::Udp } else { Protocol::Tcp },

@@ -186,30 +186,31 @@ fn crowd(
 /// Receive work on a CPU that is isolated, tickless or exclusive to a container.
 fn reserved(judged: &Judged<'_>, load: &CpuWork<'_>) -> Option<Finding> {
     let topology = &judged.analysis.observation.after.topology;
+    let mut queues = load.queues.clone();
+    let owner = topology.cpu_owners.iter().find(|owner| owner.cpus.contains(load.cpu));
     let (what, source) = if topology.isolated.contains(load.cpu) {
-        ("isolated", "/sys/devices/system/cpu/isolated")
+        ("isolated".into(), "/sys/devices/system/cpu/isolated")
     } else if topology.isolated_partitions.contains(load.cpu) {
-        ("isolated by a cpuset partition", "cpuset.cpus.partition of cgroups")
+        ("isolated by a cpuset partition".into(), "cpuset.cpus.partition of cgroups")
     } else if topology.nohz_full.contains(load.cpu) {
-        ("tickless (nohz_full)", "/sys/devices/system/cpu/nohz_full")
-    } else if topology.exclusive.contains(load.cpu) {
-        ("exclusive to a container", "cpuset.cpus of the kubelet's cgroups")
+        ("tickless (nohz_full)".into(), "/sys/devices/system/cpu/nohz_full")
     } else {
-        return None;
+        queues.retain(|silo| silo.claimed_by(topology).is_none_or(|it| Some(it) != owner));
+        (format!("exclusive to {}", owner?), "cpusets of cgroups, config.json of containers")
     };
-    if load.queues.is_empty() {
+    if queues.is_empty() {
         return None;
     }
     let changes: Vec<Change> = judged
         .plan
         .changes
         .iter()
-        .filter(|change| moves_one_of(change, &load.queues))
+        .filter(|change| moves_one_of(change, &queues))
         .cloned()
         .collect();
-    let labels: Vec<String> = load.queues.iter().map(|silo| silo.label()).collect();
-    let mut evidence: Vec<Evidence> = load.queues.iter().map(|silo| own(silo, load.cpu)).collect();
-    evidence.push(Evidence::new("cpu type", Measure::Text(what.into()), source));
+    let labels: Vec<String> = queues.iter().map(|silo| silo.label()).collect();
+    let mut evidence: Vec<Evidence> = queues.iter().map(|silo| own(silo, load.cpu)).collect();
+    evidence.push(Evidence::new("cpu type", Measure::Text(what.clone()), source));
     evidence.extend(load.evidence());
     Some(Finding {
         id: FindingId::ReceiveOnIsolatedCpu,
@@ -220,7 +221,7 @@ fn reserved(judged: &Judged<'_>, load: &CpuWork<'_>) -> Option<Finding> {
         remedies: vec![Remedy {
             what: "move the queues to cpus that are not reserved".into(),
             gain: if changes.is_empty() {
-                Gain::Nothing(kept(&judged.plan, &load.queues))
+                Gain::Nothing(kept(&judged.plan, &queues))
             } else {
                 let taken = percent(load.receiving());
                 judged.look.gain(&changes, &format!("they take {taken} of cpu {}'s time", load.cpu))
