@@ -52,6 +52,7 @@ fn kernel_6_12_with_igb() {
         bytes_of_each_queue_are_those_of_its_sockets(lab);
         containers::behind_a_veth_are_resolved_by(lab, &[QueueResolution::FlowHash]);
         forwarding::is_attributed_in_every_way(lab, NicModel::Igb);
+        containers::behind_wireguard_are_resolved(lab);
     });
 }
 
@@ -92,6 +93,8 @@ fn newest_kernel_with_virtio_net_in_every_way() {
         under_rps_both_cpus_are_reported(lab);
         forwarding::is_attributed_in_every_way(lab, NicModel::VirtioNet);
     });
+        containers::behind_wireguard_are_resolved(lab);
+        kernel_work::of_tls_is_its_readers(lab);
 }
 
 #[test]

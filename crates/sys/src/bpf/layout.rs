@@ -137,6 +137,8 @@ layout! {
 
     // `struct arrivals` of `bpf/forward.bpf.c`
     ARRIVALS_BITS = 6;
+    /// `passed` of `bpf/flows.bpf.c`: 24 bytes each.
+    PASSED_BITS = 12;
     SIZEOF_ARRIVAL = 32;
     SIZEOF_ARRIVALS = 8 + SIZEOF_ARRIVAL * (1 + (1 << ARRIVALS_BITS));
 
