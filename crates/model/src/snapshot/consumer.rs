@@ -8,9 +8,9 @@ use crate::machine::cpuset::CpuSet;
 /// A thread group that reads sockets.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct Consumer {
-    /// Thread group id, in the initial pid namespace. 0 for the kernel, its work and threads, and for
-    /// processes that are alike (name, cgroup, queue, CPUs) and were too many to be counted one by
-    /// one.
+    /// Thread group id, in the initial pid namespace. 0 for the kernel, its work and threads, and
+    /// for processes that are alike (name, cgroup, queue, CPUs) and were too many to be counted one
+    /// by one.
     pub tgid: u32,
     /// Its name (`/proc/<tgid>/comm`); empty for a softirq; of work, its function.
     pub comm: String,
