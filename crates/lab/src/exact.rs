@@ -14,6 +14,7 @@ mod receive_args;
 mod receive_udp;
 mod received;
 mod send;
+mod tls;
 mod uring;
 mod vhost;
 mod vmm;

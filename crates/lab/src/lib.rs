@@ -47,4 +47,4 @@ pub use programs::{
 pub use rustix::process::Signal;
 pub use spec::{Init, Nic, NicModel, Spec, Threads};
 pub use time::RUN_TIMEOUT;
-pub use tools::promtool;
+pub use tools::{promtool, wg, wireguard_go};

@@ -227,7 +227,9 @@ fn hooks(hooks: &[Hook]) -> Area {
         hooks.iter().any(|hook| hook.quantity == quantity && hook.refused.is_none())
     };
     let mut by_reason: Vec<(&str, Vec<&str>)> = Vec::new();
-    let replaced = |hook: &Hook| hook.quantity == "udp bytes" && attached("udp bytes");
+    let replaced = |hook: &Hook| {
+        ["udp bytes", "wakeups"].contains(&hook.quantity.as_str()) && attached(&hook.quantity)
+    };
     for hook in hooks.iter().filter(|hook| !replaced(hook)) {
         let Some(reason) = hook.refused.as_deref() else { continue };
         let at = by_reason.iter().position(|(known, _)| *known == reason);
@@ -259,6 +261,15 @@ fn hooks(hooks: &[Hook]) -> Area {
             "mount cgroup v2, or allow fentry or kprobes (CONFIG_KPROBES, CONFIG_FUNCTION_TRACER)",
         ));
     }
+    let wakeups = hooks.iter().find(|hook| hook.quantity == "wakeups" && replaced(hook));
+    problems.extend(wakeups.and_then(|hook| hook.refused.as_deref()).map(|reason| {
+        problem(
+            Severity::Info,
+            reason,
+            "wakeups are counted, but not how many find their cpu idle",
+            "use a kernel with CONFIG_KALLSYMS_ALL",
+        )
+    }));
     let running = hooks.iter().filter(|hook| hook.refused.is_none()).count();
     area("eBPF hooks", format!("{running} of {} attached", hooks.len()), problems)
 }

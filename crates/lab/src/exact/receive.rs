@@ -13,6 +13,7 @@ use rustix::pipe::{SpliceFlags, pipe, splice};
 use crate::exact::peer::sctp;
 use crate::exact::receive_args::{Mode, Receive};
 use crate::exact::received::{Received, ReceivedSocket, incoming_napi_id};
+use crate::exact::tls::{self, Side};
 use crate::exact::{receive_udp, uring, zerocopy};
 
 /// Bytes per read.
@@ -79,8 +80,13 @@ fn tcp(receive: &Receive, mut stream: TcpStream) -> Result<ReceivedSocket> {
     stream.set_read_timeout(Some(receive.patience()))?;
     let mut counts = ReceivedSocket::default();
     let mut buffer = vec![0; READ_BYTES];
+    if receive.mode == Mode::Tls {
+        tls::begin(&stream, Side::Receiver)?;
+    }
     match receive.mode {
-        Mode::Recv | Mode::Sctp => while counts.count_read(stream.read(&mut buffer)?) {},
+        Mode::Recv | Mode::Tls | Mode::Sctp => {
+            while counts.count_read(stream.read(&mut buffer)?) {}
+        }
         Mode::Peek => loop {
             let (peeked, _) = recv(&stream, &mut buffer[..], RecvFlags::PEEK)?;
             // At the end of the stream both calls return 0.

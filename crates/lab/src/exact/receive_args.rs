@@ -53,6 +53,8 @@ pub enum Mode {
     /// TCP: `io_uring` recv
     #[value(name = "io_uring")]
     IoUring,
+    /// TCP: recv, and the kernel decrypts
+    Tls,
     /// SCTP: recv, of a one-to-one socket
     Sctp,
     /// UDP: recvfrom; connected to the first sender after its first datagram

@@ -11,6 +11,7 @@ use clap::Args;
 use rustix::fs::{MemfdFlags, memfd_create, sendfile};
 
 use crate::exact::peer::{PATIENCE, connect, connect_sctp, is_not_there};
+use crate::exact::tls::{self, Side};
 
 /// Send an exact number of bytes; fail unless all were sent
 #[derive(Debug, Clone, Args)]
@@ -21,6 +22,9 @@ pub struct Send {
     /// Send by SCTP, a message per write
     #[arg(long, conflicts_with = "udp")]
     pub sctp: bool,
+    /// Encrypt streams by the kernel, with a TLS record per write
+    #[arg(long, conflicts_with_all = ["udp", "sctp"])]
+    pub tls: bool,
     /// Address of the receiver
     #[arg(long)]
     pub dest: IpAddr,
@@ -78,6 +82,9 @@ impl Send {
 
     fn stream(&self, mut stream: TcpStream) -> Result<()> {
         let mut left = usize::try_from(self.bytes)?;
+        if self.tls {
+            tls::begin(&stream, Side::Sender)?;
+        }
         if self.sendfile {
             let file = File::from(memfd_create("exact", MemfdFlags::CLOEXEC)?);
             file.set_len(self.bytes)?;

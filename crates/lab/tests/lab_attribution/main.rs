@@ -41,6 +41,7 @@ fn kernel_6_1_with_virtio_net() {
         forwarding::is_attributed_on_a_router(lab, NicModel::VirtioNet);
         sctp_is_counted_to_the_byte(lab);
         kernel_work::is_named_by_its_function(lab);
+        kernel_work::of_tls_is_its_readers(lab);
         virtual_machines::have_workers_of_the_kernel(lab);
     });
 }
@@ -51,6 +52,7 @@ fn kernel_6_12_with_igb() {
     in_a_guest(Kernel::V6_12, NicModel::Igb, |lab| {
         bytes_of_each_queue_are_those_of_its_sockets(lab);
         containers::behind_a_veth_are_resolved_by(lab, &[QueueResolution::FlowHash]);
+        containers::behind_wireguard_are_resolved(lab);
         forwarding::is_attributed_in_every_way(lab, NicModel::Igb);
     });
 }
@@ -65,6 +67,8 @@ fn kernel_6_12_with_igb_in_every_way() {
         containers::of_other_stacks_are_resolved(lab);
         sctp_is_counted_to_the_byte(lab);
         kernel_work::is_named_by_its_function(lab);
+        kernel_work::has_the_names_of_its_threads(lab);
+        kernel_work::of_tls_is_its_readers(lab);
         virtual_machines::take_what_netsilo_counts(lab);
     });
 }
@@ -77,6 +81,7 @@ fn newest_kernel_with_virtio_net() {
         forwarding::is_attributed_on_a_router(lab, NicModel::VirtioNet);
         sctp_is_counted_to_the_byte(lab);
         kernel_work::is_named_by_its_function(lab);
+        kernel_work::has_the_names_of_its_threads(lab);
         virtual_machines::take_what_netsilo_counts(lab);
     });
 }
@@ -88,6 +93,8 @@ fn newest_kernel_with_virtio_net_in_every_way() {
     in_a_guest(Kernel::Newest, NicModel::VirtioNet, |lab| {
         containers::of_other_stacks_are_resolved(lab);
         containers::behind_a_veth_are_resolved_by(lab, &[QueueResolution::FiveTuple]);
+        containers::behind_wireguard_are_resolved(lab);
+        kernel_work::of_tls_is_its_readers(lab);
         a_server_that_sleeps_is_woken_from_the_cpu_of_the_interrupt(lab);
         under_rps_both_cpus_are_reported(lab);
         forwarding::is_attributed_in_every_way(lab, NicModel::VirtioNet);

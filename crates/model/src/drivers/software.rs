@@ -53,6 +53,10 @@ const fn kind(receive: SoftwareReceive, function: &'static str) -> SoftwareNetde
 }
 
 impl SoftwareNetdev {
+    /// The loopback, which has no driver.
+    pub const LOOPBACK: Self =
+        kind(SoftwareReceive::Backlog, "drivers/net/loopback.c:loopback_xmit");
+
     /// Whether the kernel never applies RPS, RFS and threaded NAPI of the netdev itself.
     pub fn is_never_steered(&self) -> bool {
         matches!(self.receive, SoftwareReceive::SamePass | SoftwareReceive::Tasklet)

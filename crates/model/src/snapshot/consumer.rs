@@ -8,13 +8,14 @@ use crate::machine::cpuset::CpuSet;
 /// A thread group that reads sockets.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct Consumer {
-    /// Thread group id, in the initial pid namespace. 0 for the kernel, for its work, and for
-    /// processes that are alike (name, cgroup, queue, CPUs) and were too many to be counted one by
-    /// one.
+    /// Thread group id, in the initial pid namespace. 0 for the kernel, its work and threads, and
+    /// for processes that are alike (name, cgroup, queue, CPUs) and were too many to be counted one
+    /// by one.
     pub tgid: u32,
-    /// Its name (`/proc/<tgid>/comm`); empty for the kernel; of work, its function.
+    /// Its name (`/proc/<tgid>/comm`); empty for a softirq; of work, its function.
     pub comm: String,
-    /// Whether this is work of the kernel (a workqueue's), which any of its threads may do.
+    /// Whether this is code of the kernel: work of a workqueue, which any of its threads may do, or
+    /// its threads of this name (`nfsd`).
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub work: bool,
     /// Its cgroup path (v2), below `/sys/fs/cgroup`; `None` if it exited before the lookup.
@@ -45,7 +46,7 @@ pub enum ReaderKind {
     Process,
     /// Processes that were counted together because there were too many.
     Processes,
-    /// Code of the kernel: a softirq, or work of a workqueue.
+    /// Code of the kernel: a softirq, work of a workqueue, or kernel threads.
     Kernel,
 }
 

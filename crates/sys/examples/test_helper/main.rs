@@ -48,8 +48,8 @@ enum Role {
         #[arg(long)]
         after: bool,
     },
-    /// Pin a tc program that gives packets for an address to the peer of a netdev
-    PinRedirectPeer { ifindex: i32, to: Ipv4Addr, path: PathBuf },
+    /// Pin a tc program that gives packets for an address to a netdev
+    PinRedirect { way: Redirect, ifindex: i32, to: Ipv4Addr, path: PathBuf },
     /// Connect and send to one of the following two
     NicClient { address: String },
     /// Receive, and check the data of virtio-net
@@ -58,13 +58,22 @@ enum Role {
     NicIgb { address: String },
 }
 
+/// How the packets get there. The number of a function of eBPF.
+#[derive(Clone, Copy, clap::ValueEnum)]
+enum Redirect {
+    /// `bpf_redirect_neigh`: sent through the netdev, to the neighbour there
+    Neigh = 152,
+    /// `bpf_redirect_peer`: received by the netdev's peer
+    Peer = 155,
+}
+
 fn main() {
     match Role::parse() {
         Role::Reader { how, connections } => reader::run(&how, connections),
         Role::SendDatagrams { count, to } => send_datagrams(count, to),
         Role::WithoutPrivilege => without_privilege(),
         Role::ApplyAndBeKilled { root, write, after } => apply_and_be_killed(&root, write, after),
-        Role::PinRedirectPeer { ifindex, to, path } => pin_redirect_peer(ifindex, to, &path),
+        Role::PinRedirect { way, ifindex, to, path } => pin_redirect(way, ifindex, to, &path),
         Role::NicClient { address } => nic::client(&address),
         Role::NicVirtio { address } => nic::virtio_server(&address),
         Role::NicIgb { address } => nic::igb_server(&address),
@@ -73,8 +82,7 @@ fn main() {
 
 /// Loaded without a library: the destination in the IPv4 header is compared.
 #[allow(unsafe_code)]
-fn pin_redirect_peer(ifindex: i32, to: Ipv4Addr, path: &Path) {
-    const REDIRECT_PEER: i32 = 155; // bpf_redirect_peer()
+fn pin_redirect(way: Redirect, ifindex: i32, to: Ipv4Addr, path: &Path) {
     const DESTINATION: i32 = 14 + 16;
     let instruction = |code, (dst, src): (u8, u8), off, imm| {
         let mut instruction = libbpf_sys::bpf_insn { code, off, imm, ..Default::default() };
@@ -84,19 +92,21 @@ fn pin_redirect_peer(ifindex: i32, to: Ipv4Addr, path: &Path) {
     };
     let address = i32::from_ne_bytes(u32::from(to).to_ne_bytes());
     let instructions = [
-        instruction(0xbf, (6, 1), 0, 0),             // r6 = r1
-        instruction(0x20, (0, 0), 0, DESTINATION),   // r0 = packet
-        instruction(0x56, (0, 0), 4, address),       // if w0 != address goto + 4
-        instruction(0xb7, (1, 0), 0, ifindex),       // r1 = ifindex
-        instruction(0xb7, (2, 0), 0, 0),             // r2 = 0
-        instruction(0x85, (0, 0), 0, REDIRECT_PEER), // r0 = call
-        instruction(0x95, (0, 0), 0, 0),             // exit
-        instruction(0xb7, (0, 0), 0, 0),             // r0 = TC_ACT_OK
-        instruction(0x95, (0, 0), 0, 0),             // exit
+        instruction(0xbf, (6, 1), 0, 0),           // r6 = r1
+        instruction(0x20, (0, 0), 0, DESTINATION), // r0 = packet
+        instruction(0x56, (0, 0), 6, address),     // if w0 != address goto + 6
+        instruction(0xb7, (1, 0), 0, ifindex),     // r1 = ifindex
+        instruction(0xb7, (2, 0), 0, 0),           // r2 = 0, and more where there are more
+        instruction(0xb7, (3, 0), 0, 0),
+        instruction(0xb7, (4, 0), 0, 0),
+        instruction(0x85, (0, 0), 0, way as i32), // r0 = call
+        instruction(0x95, (0, 0), 0, 0),          // exit
+        instruction(0xb7, (0, 0), 0, 0),          // r0 = TC_ACT_OK
+        instruction(0x95, (0, 0), 0, 0),          // exit
     ];
     let count = instructions.len() as libbpf_sys::size_t;
     let path = std::ffi::CString::new(path.to_str().unwrap()).unwrap();
-    let (name, license) = (c"redirect_peer".as_ptr(), c"GPL".as_ptr());
+    let (name, license) = (c"redirect".as_ptr(), c"GPL".as_ptr());
     // SAFETY: the strings end in NUL, and the instruction count is correct; null requests no
     // options.
     unsafe {

@@ -193,6 +193,8 @@ pub(crate) fn consumption(
         if let Some(work) = work(&read.entry) {
             let known = functions.get(work).filter(|it| !it.name.is_empty());
             read.entry.label = known.map_or_else(|| "kworker".into(), Symbol::label);
+        }
+        if read.code() != 0 {
             return Some(read.consumption(None, only_poller));
         }
         let path = || cgroups.path(read.cgroup, read.tgid());
@@ -206,8 +208,8 @@ pub(crate) fn consumption(
 
 /// The function of a workqueue's work that reads.
 fn work(entry: &Entry) -> Option<u64> {
-    let is_work = field(entry.key[layout::READ_KINDS], layout::WORK_BIT) & 1 == 1;
-    is_work.then_some(entry.key[layout::READ_CGROUP])
+    let code = field(entry.key[layout::READ_KINDS], layout::CODE_BIT);
+    (code == layout::CODE_WORK).then_some(entry.key[layout::READ_CGROUP])
 }
 
 /// Decodes the rows of sockets of a group in the same table. The sums of one socket, on all CPUs,
@@ -268,10 +270,19 @@ impl Read {
         Some(Self { cgroup: entry.key[layout::READ_CGROUP], protocol, resolved, entry })
     }
 
-    /// 0 for the kernel and its work, and for processes that are alike and share a slot.
+    /// Which code of the kernel reads; 0 for a softirq, and for processes.
+    fn code(&self) -> usize {
+        field(self.entry.key[layout::READ_KINDS], layout::CODE_BIT)
+    }
+
+    /// 0 for the kernel, its work and threads, and for processes that are alike and share a slot.
     fn tgid(&self) -> u32 {
         let alike = field(self.entry.key[layout::READ_KINDS], layout::ALIKE_BIT) & 1 == 1;
-        if alike { 0 } else { halves(self.entry.key[layout::READ_TGID_NETNS]).0 }
+        if alike || self.code() != 0 {
+            0
+        } else {
+            halves(self.entry.key[layout::READ_TGID_NETNS]).0
+        }
     }
 
     fn consumption(
@@ -284,7 +295,7 @@ impl Read {
         let (protocol_cpu, poll_cpu) = halves(self.entry.key[layout::READ_CPUS]);
         let napi = (napi != 0).then_some(NapiId(napi));
         let kinds = self.entry.key[layout::READ_KINDS];
-        let work = work(&self.entry).is_some();
+        let work = self.code() != 0;
         Consumption {
             napi,
             rx_queue: queue.checked_sub(1),

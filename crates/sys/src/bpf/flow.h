@@ -21,7 +21,8 @@ enum resolved {
 
 struct origin {
 	u32 napi_id; /* 0: sent by a socket of this machine. */
-	u32 queue;   /* rx queue + 1; 0: not recorded. */
+	u16 queue;   /* rx queue + 1; 0: not recorded. */
+	u16 cleared; /* Whether the packet no longer has the CPU that polled it. */
 };
 SIZE_OF(struct origin, LAYOUT_SIZEOF_ORIGIN);
 
@@ -85,13 +86,18 @@ static __always_inline void map_ipv4(u32 to[4], __be32 address)
 }
 
 /*
- * The flow of a packet whose network header is at `header`. False without ports, or for a fragment.
+ * The flow of a packet whose network header is at `header`, and what NAT leaves of the packet.
+ * False without ports, or for a fragment.
  */
-static __always_inline bool packet_flow(const unsigned char *header, __be16 protocol, struct tuple *flow)
+static __always_inline bool packet_flow(const unsigned char *header, __be16 protocol, struct tuple *flow,
+					u32 *mark)
 {
 	struct ipv4_header v4;
 	struct ipv6_header v6;
-	__be16 ports[2];
+	struct {
+		__be16 ports[2];
+		u32 words[3];
+	} next;
 	u32 length;
 
 	skip_tag(&header, &protocol);
@@ -114,10 +120,12 @@ static __always_inline bool packet_flow(const unsigned char *header, __be16 prot
 	}
 	if (flow->protocol != IPPROTO_TCP && flow->protocol != IPPROTO_UDP)
 		return false;
-	if (bpf_probe_read_kernel(ports, sizeof(ports), header + length))
+	if (bpf_probe_read_kernel(&next, sizeof(next), header + length))
 		return false;
-	flow->source_port = ports[0];
-	flow->target_port = ports[1];
+	flow->source_port = next.ports[0];
+	flow->target_port = next.ports[1];
+	/* TCP's numbers, or what a datagram begins with. */
+	*mark = next.words[1] ^ (flow->protocol == IPPROTO_TCP ? next.words[0] : next.words[2]) << 1;
 	return true;
 }
 

@@ -62,7 +62,7 @@ enum { NO_QUEUE_MAPPING = 0xffff };
 /* include/linux/skbuff.h: skb_shared_info.gso_type. */
 enum { SKB_GSO_TCPV4 = 1 << 0, SKB_GSO_TCPV6 = 1 << 4 };
 /* include/linux/interrupt.h */
-enum { NET_TX_SOFTIRQ = 2, NET_RX_SOFTIRQ = 3 };
+enum { NET_TX_SOFTIRQ = 2, NET_RX_SOFTIRQ = 3, TASKLET_SOFTIRQ = 6 };
 /* include/linux/sched.h: task_struct.flags. */
 enum { PF_WQ_WORKER = 0x00000020, PF_KTHREAD = 0x00200000 };
 /* The loopback device is the first of every network namespace (LOOPBACK_IFINDEX). */

@@ -66,8 +66,11 @@ layout! {
     PROTOCOL_BIT = 16;
     CONNECTED_BIT = 24;
     ALIKE_BIT = 32;
-    /// Work of a workqueue: the word `READ_CGROUP` is the address of its function.
-    WORK_BIT = 40;
+    /// Code of the kernel that reads, and its values. Of work of a workqueue the word `READ_CGROUP`
+    /// is the address of its function.
+    CODE_BIT = 40;
+    CODE_WORK = 1;
+    CODE_KTHREAD = 2;
     /// The IP protocol of a packet that a macvtap takes.
     CARRIED_BIT = 48;
     // and of the key of a socket of a group, in `bpf/udp.bpf.c`
@@ -134,6 +137,8 @@ layout! {
     SIZEOF_TUPLE = 40;
     FLOWS_RECORDED = 65536;
     VIRTUAL_NAPIS = 4096;
+    /// `passed` of `bpf/flows.bpf.c`: 24 bytes each.
+    PASSED_BITS = 12;
 
     // `struct arrivals` of `bpf/forward.bpf.c`
     ARRIVALS_BITS = 6;

@@ -35,6 +35,7 @@ static __always_inline void find_queue(const struct packet *packet, struct read 
 	struct tuple flow = {};
 	struct origin *origin;
 	bool known;
+	u32 mark;
 
 	read->napi_id = packet->napi_id;
 	read->queue = packet->queue;
@@ -48,13 +49,13 @@ static __always_inline void find_queue(const struct packet *packet, struct read 
 		read->resolved = LOCAL;
 		return;
 	}
-	known = packet->header && packet_flow(packet->header, packet->protocol, &flow);
+	known = packet->header && packet_flow(packet->header, packet->protocol, &flow, &mark);
 	origin = origin_of(packet->hash, known ? &flow : NULL, &read->resolved);
 	if (origin && !(packet->napi_id > machine.cpus && is_not_of_nic(origin))) {
 		read->napi_id = origin->napi_id;
 		read->queue = origin->queue;
 		/* A virtual device passes on what the sender allocated. */
-		if (origin->napi_id && !is_virtual(origin->napi_id))
+		if (origin->napi_id && !origin->cleared && !is_virtual(origin->napi_id))
 			read->poll_cpu = packet->alloc_cpu;
 	} else if (packet->napi_id > machine.cpus) {
 		/* No NIC is known to have received it: it belongs to the virtual device's NAPI. */

@@ -126,12 +126,16 @@ static __always_inline void count_read(const struct read *read, u64 bytes, u64 r
 	struct key key = {};
 	struct slot *slot;
 	bool fresh;
-	u64 work = read->in_kernel ? 0 : work_of_thread();
+	u64 work = read->in_kernel ? 0 : work_of_thread(), code = 0;
 
 	if (work) {
+		code = LAYOUT_CODE_WORK;
 		key.word[LAYOUT_READ_CGROUP] = work;
 	} else if (!read->in_kernel) {
 		mark_reader();
+		/* A vhost worker reads for a virtual machine. */
+		if (bpf_get_current_task_btf()->flags & PF_KTHREAD && read->protocol != TAP)
+			code = LAYOUT_CODE_KTHREAD;
 		key.word[LAYOUT_READ_CGROUP] = bpf_get_current_cgroup_id();
 		key.word[LAYOUT_READ_TGID_NETNS] = bpf_get_current_pid_tgid() >> 32 << 32;
 	}
@@ -141,7 +145,7 @@ static __always_inline void count_read(const struct read *read, u64 bytes, u64 r
 	key.word[LAYOUT_READ_KINDS] = (u64)read->connected << LAYOUT_CONNECTED_BIT | read->protocol << LAYOUT_PROTOCOL_BIT |
 				      (u64)read->carried << LAYOUT_CARRIED_BIT |
 				      read->resolved << LAYOUT_RESOLVED_BIT |
-				      read->approximate << LAYOUT_APPROXIMATE_BIT | (u64)!!work << LAYOUT_WORK_BIT;
+				      read->approximate << LAYOUT_APPROXIMATE_BIT | code << LAYOUT_CODE_BIT;
 	slot = slot_of_reader(&key, &fresh);
 	if (!slot)
 		return;

@@ -6,7 +6,7 @@
  * sched_waking runs on the waking CPU, before the thread gets a CPU: thread_info.cpu is still the
  * CPU where it slept. Most wakeups are unrelated to receive work and exit at the first tests, on
  * the sleeper's flags and the state that `time.bpf.c` keeps. A timer interrupt that wakes a thread
- * during NET_RX counts too.
+ * during NET_RX counts too. An ifb delivers packets in a tasklet.
  *
  * Also counts how often that CPU runs its idle task, as the scheduler sees it (idle_cpu()). Then
  * the woken thread does not have to preempt another task. A softirq that interrupts the idle task
@@ -54,7 +54,7 @@ static __always_inline int count_waking(struct task_struct *sleeper, bool knows_
 	polls = is_napi_thread(sleeper);
 	if (polls)
 		weight = weight_of(&time->other_polls);
-	else if (in_softirq(time, NET_RX_SOFTIRQ))
+	else if (in_softirq(time, NET_RX_SOFTIRQ) || in_softirq(time, TASKLET_SOFTIRQ))
 		weight = time->weight;
 	else if (is_napi_thread(bpf_get_current_task_btf()))
 		weight = weight_of(&time->other_polls);

@@ -110,6 +110,17 @@ fn hooks_are_grouped_by_reason_and_a_second_way_to_count_udp_is_no_problem() {
 }
 
 #[test]
+fn wakeups_are_counted_where_only_the_idle_cpus_are_not_known() {
+    let hooks = [
+        hook("wakeups", "tp_btf/sched_waking", Some("no symbol")),
+        hook("wakeups", "tp_btf/sched_waking", None),
+    ];
+    let diagnosis = judge(&good(), &Snapshot::default(), &hooks, DaemonFacts::default());
+    let problems: Vec<_> = diagnosis.areas[2].problems.iter().map(|it| &*it.degraded).collect();
+    assert_eq!(problems, ["wakeups are counted, but not how many find their cpu idle"]);
+}
+
+#[test]
 fn udp_bytes_are_approximate_only_if_no_program_sees_each_datagram() {
     let degraded = |arrives: Option<&str>| {
         let hooks = [

@@ -18,7 +18,8 @@ const LEAST_SHARE: f64 = 0.001;
 /// The causes of a netdev without hardware that no NAPI polls: one for each CPU whose backlog has
 /// its packets. If there is no such CPU, one without a CPU. `None` for other netdevs.
 pub(super) fn causes(analysis: &Analysis<'_>, netdev: &Netdev) -> Option<Vec<LoadCause>> {
-    let kind = SoftwareNetdev::from_netdev(netdev)?;
+    let loopback = || (netdev.name == "lo").then_some(SoftwareNetdev::LOOPBACK);
+    let kind = SoftwareNetdev::from_netdev(netdev).or_else(loopback)?;
     let silos: Vec<_> = analysis.silos_of(&netdev.name).collect();
     if netdev.napis.iter().any(|napi| napi.thread.is_some()) || analysis.is_polled(netdev) {
         return None;

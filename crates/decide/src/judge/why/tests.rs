@@ -235,6 +235,8 @@ fn a_netdev_without_hardware_is_explained_by_those_below_it() {
         in_bridge,
         netdev("br0", "bridge", "1-2"),
         netdev("veth0", "veth", "3"),
+        netdev("ifb0", "ifb", "1"),
+        netdev("lo", "", "2"),
     ]);
     let observation = host.observation();
     let of = |name: &str| reasons(&explained(&observation, name).causes[0]);
@@ -251,6 +253,11 @@ fn a_netdev_without_hardware_is_explained_by_those_below_it() {
     let veth = of("veth0");
     assert!(veth.contains("adds the packet to its own backlog"), "{veth}");
     assert!(veth.contains("RPS steers its packets to cpu 3"), "{veth}");
+    let ifb = of("ifb0");
+    assert!(ifb.contains("a tasklet") && ifb.contains("its RPS onto cpu 1 does nothing"), "{ifb}");
+    let lo = of("lo");
+    assert!(lo.contains("adds the packet to its own backlog"), "{lo}");
+    assert!(lo.contains("RPS steers its packets to cpu 2"), "{lo}");
     let unknown =
         why(&Analysis::new(&observation, &Costs::default()), &"tap0/rx-7".parse().unwrap());
     assert!(matches!(unknown, Err(SubjectError::NoQueue(..))), "{unknown:?}");
