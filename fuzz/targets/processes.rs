@@ -11,7 +11,7 @@ use netsilo_model::parse::container::{Container, log_file};
 use netsilo_model::parse::cpu_bandwidth::{ancestors, cpu_max, cpu_stat, v1_path, v2_path};
 use netsilo_model::parse::pid_stat::pid_stat;
 use netsilo_model::parse::pid_status::{cpus_allowed, voluntary_switches};
-use netsilo_model::parse::pod_words::PodWords;
+use netsilo_model::parse::pod_annotations::PodAnnotations;
 use netsilo_model::parse::queue_access::{generic_netlink, maps_zero_copy_ring, poller_cpu};
 use netsilo_model::parse::schedstat::{cgroup_path, link_inode, processor, run_ns};
 use netsilo_model::parse::virtual_machine::{
@@ -60,7 +60,7 @@ fuzz_target!(|text: &str| {
         assert!(text.contains(&guest));
     }
     let _ = of_cgroup(text);
-    if let Ok(words) = serde_json::from_str::<PodWords>(text) {
+    if let Ok(words) = serde_json::from_str::<PodAnnotations>(text) {
         let words = words.known();
         assert_eq!(words.clone().known(), words);
         assert!(!words.keeps_first_core() || words.about_interrupts().is_some());

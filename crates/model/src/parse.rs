@@ -25,7 +25,7 @@ pub mod pcie;
 pub mod per_cpu_count;
 pub mod pid_stat;
 pub mod pid_status;
-pub mod pod_words;
+pub mod pod_annotations;
 pub mod queue_access;
 pub mod sanitize;
 pub mod scalar;

@@ -185,7 +185,6 @@ impl Observer {
             }
         };
         attribution.containers = containers::names(root, &attribution.consumption);
-        attribution.escape_names();
         let after = match &mut self.refresher {
             Some(refresher) => refresher.next(root, &before)?,
             None => self.whole(root)?,
@@ -196,6 +195,7 @@ impl Observer {
             attribution.pinned = pinned(&root, readers, &after.topology.online);
             attribution.queue_users = queue_users::read(&root, &after, &attribution);
         }
+        attribution.escape_names();
         self.before = self.refresher.is_none().then(|| after.clone());
         let mut observation = Observation { before, after, attribution };
         observation.name_users_of_queues();

@@ -102,10 +102,13 @@ impl<'a> VectorRules<'a> {
         let theirs = consumers().filter(|it| readers.iter().any(|name| it.is_called(name)));
         // a sum of nothing is -0
         let read = theirs.fold(0.0, |sum, it| sum + it.bytes_per_s);
-        let all: f64 = group.silos.iter().filter_map(|silo| silo.bytes_per_s).sum();
+        let all = group.silos.iter().filter_map(|silo| silo.bytes_per_s).reduce(|a, b| a + b);
         let names = || readers.join(", ");
+        let Some(all) = all.filter(|_| !readers.is_empty()) else {
+            let unknown = || format!("not known whether {} read its data", names());
+            return (!readers.is_empty()).then(unknown);
+        };
         match all {
-            _ if readers.is_empty() => None,
             0.0 => Some(format!("no data of it was read, so none by {}", names())),
             all if read < LEAST_READ * all => {
                 let share = (100.0 * read / all).round();

@@ -25,7 +25,7 @@ const FACTOR: f64 = 3.0;
 pub struct Signature {
     /// The CPUs that are online.
     pub online: CpuSet,
-    /// Those of them that are isolated, tickless, or exclusive to a container.
+    /// Those of them that are isolated, tickless, or exclusive to a container or service.
     pub apart: CpuSet,
     /// The rx queues that receive packets.
     pub queues: Vec<QueueSignature>,

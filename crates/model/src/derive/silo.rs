@@ -133,12 +133,14 @@ pub struct Silo {
 
 impl Silo {
     /// The owner of CPUs that reads more than half of this queue's data, and allows it there.
+    /// `None` if packets of the queue are forwarded, or if its readers are not known.
     pub fn claimed_by<'t>(&self, topology: &'t Topology) -> Option<&'t CpuOwner> {
         let share = |owner: &&CpuOwner| -> f64 {
             let owned = |it: &&ConsumerShare| it.cgroup.as_deref().is_some_and(|it| owner.owns(it));
             self.consumers.iter().filter(owned).map(|it| it.share).sum()
         };
-        let mut owners = topology.cpu_owners.iter().filter(|it| it.claims_queues);
+        let is_read = self.readers_are_known() && self.forwards.is_empty();
+        let mut owners = topology.cpu_owners.iter().filter(|it| it.claims_queues && is_read);
         owners.find(|owner| share(owner) > 0.5)
     }
 }

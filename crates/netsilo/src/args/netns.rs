@@ -2,12 +2,13 @@
 
 use std::sync::OnceLock;
 
-use anyhow::{Result, anyhow};
+use anyhow::{Result, anyhow, bail};
 use clap::ArgMatches;
 use clap::parser::ValueSource;
 use netsilo_model::change::shell_word;
 use netsilo_sys::files::root::Root;
 use netsilo_sys::read::entrance::Entrance;
+use netsilo_sys::read::netns::NetnsId;
 
 use crate::tell::exit::{Exit, ExitError};
 
@@ -40,6 +41,9 @@ pub(crate) fn enter(given: &str) -> Result<()> {
         Entrance::named(&root, given).map_err(|why| usage(format!("--netns {given}: {why}")))?;
     if let Some(entrance) = entrance {
         entrance.enter(&root).map_err(|why| anyhow!("--netns {given}: {why}"))?;
+        if NetnsId::own(&root).is_none() {
+            bail!("--netns needs Linux 5.14 (SO_NETNS_COOKIE): undo could not find {given} again");
+        }
     }
     _ = ENTERED.set(given.to_owned());
     Ok(())

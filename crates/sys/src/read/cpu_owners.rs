@@ -17,7 +17,7 @@ use netsilo_model::machine::cpuset::CpuSet;
 use netsilo_model::machine::topology::Topology;
 use netsilo_model::parse::container::{Container, id, pod_uid};
 use netsilo_model::parse::cpu_lists;
-use netsilo_model::parse::pod_words::PodWords;
+use netsilo_model::parse::pod_annotations::PodAnnotations;
 
 use crate::files::root::Root;
 use crate::read::containers;
@@ -50,13 +50,13 @@ pub(crate) fn cpu_owners(
         sets.read(root, dir, true);
         let exclusive = sets.once.minus(&sets.shared);
         let each = sets.each.into_iter().map(|(path, cpus)| (path, cpus.and(&exclusive)));
+        let each = each.filter(|(_, cpus)| !cpus.is_empty());
         found.extend(each.map(|(path, cpus)| (path, (cpus, "cpuset.cpus"))));
     }
     let each = partitions.into_iter().map(|(path, cpus)| (path, (cpus, "cpuset.cpus.partition")));
     for (path, owned) in each {
         found.entry(path).or_insert(owned);
     }
-    found.retain(|_, (cpus, _)| !cpus.is_empty());
     let ids = found.keys().filter_map(|path| Some(Container::from_path(path)?.id)).collect();
     let names = containers::names_of(root, &ids);
     let owner = |(path, (cpus, why)): (&String, &(CpuSet, &str))| {
@@ -79,10 +79,10 @@ pub(crate) fn cpu_owners(
 }
 
 /// What a container's pod says about interrupts and queues.
-fn words(root: &Root, id: &str) -> Option<PodWords> {
+fn words(root: &Root, id: &str) -> Option<PodAnnotations> {
     let paths = CONFIGS.iter().map(|(dir, below)| format!("{dir}/{id}{below}/config.json"));
     let keep = |text: &str| {
-        let words: PodWords = serde_json::from_str(text).ok()?;
+        let words: PodAnnotations = serde_json::from_str(text).ok()?;
         serde_json::to_string(&words.known()).ok()
     };
     let config = paths.into_iter().find_map(|path| root.kept(&path, keep).ok().flatten())?;

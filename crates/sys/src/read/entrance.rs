@@ -1,15 +1,15 @@
-//! Works in another network namespace: finds it by a name, and enters it with a `/sys` that shows it.
+//! Works in another network namespace: finds it by a name, and enters it with a `/sys` of its own.
 //!
 //! `/sys/class/net` shows the namespace of the thread that mounted sysfs.
 
 use std::collections::BTreeMap;
 use std::io;
-use std::os::unix::fs::MetadataExt as _;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 use netsilo_model::derive::namespaces::names as namespace_names;
 use netsilo_model::machine::reading::Reading;
 use netsilo_model::parse::mountinfo::mounts_below;
+use netsilo_model::parse::schedstat::link_inode;
 use netsilo_model::snapshot::namespaces::{Namespace, Namespaces};
 use rustix::fs::CWD;
 use rustix::io::Errno;
@@ -23,8 +23,8 @@ use crate::files::root::Root;
 use crate::read::namespaces::{self, Found};
 use crate::read::netns::{NetnsId, NotEntered, cookie, enter};
 
-/// Numbers below are pids (`PID_MAX_LIMIT`), others are inode numbers of namespaces.
-const MOST_PIDS: u32 = 1 << 22;
+/// The inode number of the first pid namespace (`PROC_PID_INIT_INO`).
+const FIRST_PID_NAMESPACE: u32 = 0xefff_fffc;
 
 /// How many namespaces an error names.
 const NAMED: usize = 12;
@@ -38,19 +38,12 @@ pub struct Entrance {
 
 impl Entrance {
     /// The network namespace with this name: that of a file (`blue` of `ip netns`), a path, a pod
-    /// (`default/web-0`), a cgroup, a pid, an inode number, or as `check` prints it. `None`: it is
-    /// the one that this process is in.
+    /// (`default/web-0`), a cgroup, an inode number, or as `check` prints it; else a pid. `None`:
+    /// it is the one that this process is in.
     pub fn named(root: &Root, given: &str) -> Result<Option<Self>, String> {
-        if given.starts_with('/') && Path::new(given).exists() {
-            return of_file(root, given).map_err(|e| format!("{given}: {e}"));
-        }
-        let number = given.parse::<u32>().ok();
-        if let Some(pid) = number.filter(|number| *number < MOST_PIDS) {
-            let path = format!("/proc/{pid}/ns/net");
-            return of_file(root, &path).map_err(|e| format!("pid {pid}: {e}"));
-        }
         let (found, _) = namespaces::find(root).map_err(|e| e.to_string())?;
         let names = names_of(&found);
+        let number = given.parse::<u32>().ok();
         let is_it = |it: &Namespace| {
             let file = it.mount.as_deref();
             let words = [
@@ -68,20 +61,18 @@ impl Entrance {
             (Some(last), _) => {
                 same.push(last);
                 let inodes: Vec<_> = same.iter().map(|it| it.namespace.inode.to_string()).collect();
-                Err(format!(
-                    "several have this name; give one of their numbers: {}",
-                    inodes.join(", ")
-                ))
+                let inodes = inodes.join(", ");
+                Err(format!("several have this name; give one of their numbers: {inodes}"))
             }
+            (None, _) if given.starts_with('/') => of_file(root, given),
+            (None, _) if number.is_some() => of_file(root, &format!("/proc/{given}/ns/net")),
             (None, _) if names.is_empty() => Err("there is no other network namespace".into()),
             (None, _) => {
                 let known: Vec<&str> = names.values().take(NAMED).map(String::as_str).collect();
                 let more = names.len() - known.len();
                 let more = if more > 0 { format!(" and {more} more") } else { String::new() };
-                Err(format!(
-                    "no network namespace has this name; known: {}{more}",
-                    known.join(", ")
-                ))
+                let known = known.join(", ");
+                Err(format!("no network namespace has this name; known: {known}{more}"))
             }
         }
     }
@@ -125,6 +116,10 @@ impl Entrance {
 
     /// Moves this thread into the namespace with this cookie, with a `/sys` of its own.
     pub(crate) fn enter_cookie(root: &Root, id: NetnsId) -> Result<(), NotEntered> {
+        let unknown = |why: &str| NotEntered::Why(why.to_owned());
+        if cookie().is_none() {
+            return Err(unknown("the cookie of a network namespace cannot be read"));
+        }
         let (found, hidden) = namespaces::find(root)?;
         let mut refused = None;
         // the one whose number is known first
@@ -133,14 +128,21 @@ impl Entrance {
         for it in same.into_iter().chain(others) {
             match enter(it.namespace.inode, &it.files) {
                 Ok(()) if cookie() == Some(id.cookie) => {
-                    return Self { inode: it.namespace.inode, files: it.files }.enter(root);
+                    let entrance = Self { inode: it.namespace.inode, files: it.files };
+                    return entrance.enter(root).map_err(|error| unknown(&error.to_string()));
                 }
                 Ok(()) | Err(NotEntered::Gone) => {}
                 Err(NotEntered::Why(why)) => refused = Some(why),
             }
         }
-        let hidden = (hidden > 0).then(|| "the kernel hides processes: run as root".to_owned());
-        Err(refused.or(hidden).map_or(NotEntered::Gone, NotEntered::Why))
+        let pids = root.link("/proc/self/ns/pid").unwrap_or_default();
+        let sees_all = hidden == 0 && link_inode(&pids, "pid") == Some(FIRST_PID_NAMESPACE);
+        let unseen = || "not found, but not all processes are visible: run as root on the host";
+        Err(match refused {
+            Some(why) => NotEntered::Why(why),
+            None if !sees_all => unknown(unseen()),
+            None => NotEntered::Gone,
+        })
     }
 }
 
@@ -165,14 +167,14 @@ fn names_of(found: &BTreeMap<u32, Found>) -> BTreeMap<u32, String> {
     namespace_names(Some(&Namespaces { all, hidden: 0 }))
 }
 
-/// The namespace of a file; `None` if it is the one that this process is in.
-fn of_file(root: &Root, path: &str) -> io::Result<Option<Entrance>> {
-    let inode = |path: PathBuf| Ok::<_, io::Error>(path.metadata()?.ino());
-    let file = root.path(path)?;
-    let number = inode(file.clone())?;
-    if inode(root.path("/proc/self/ns/net")?)? == number {
-        return Ok(None);
-    }
-    let inode = u32::try_from(number).map_err(|_| io::Error::other("this is no namespace"))?;
-    Ok(Some(Entrance { inode, files: vec![file] }))
+/// The namespace of a file of a process; `None` if it is the one that this process is in.
+fn of_file(root: &Root, path: &str) -> Result<Option<Entrance>, String> {
+    let inode = |path: &str| {
+        let link = root.link(path).map_err(|error| error.to_string())?;
+        link_inode(&link, "net").ok_or_else(|| format!("{path} is no network namespace"))
+    };
+    let file = root.path(path).map_err(|error| error.to_string())?;
+    let number = inode(path)?;
+    let is_own = inode("/proc/self/ns/net")? == number;
+    Ok((!is_own).then_some(Entrance { inode: number, files: vec![file] }))
 }

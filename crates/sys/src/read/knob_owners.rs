@@ -126,14 +126,18 @@ const FILES: &[SettingFiles] = &[
 ];
 
 impl SettingFiles {
-    /// The lines with such settings; `None` without any.
+    /// The lines with such settings, of a rule only what tells them (it may name addresses);
+    /// `None` without any.
     fn settings(&self, text: &str) -> Option<String> {
-        let keep = |line: &&str| {
+        let keep = |line: &str| {
             let line = line.trim_start();
-            self.starts.iter().any(|it| line.starts_with(it))
-                || !line.starts_with('#') && self.contains.iter().any(|it| line.contains(it))
+            if self.starts.iter().any(|it| line.starts_with(it)) {
+                return Some(format!("{line}\n"));
+            }
+            let told = self.contains.iter().find(|it| line.contains(*it));
+            told.filter(|_| !line.starts_with('#')).map(|it| format!("{it}\n"))
         };
-        let kept: String = text.lines().filter(keep).map(|line| format!("{line}\n")).collect();
+        let kept: String = text.lines().filter_map(keep).collect();
         (!kept.is_empty()).then_some(kept)
     }
 }

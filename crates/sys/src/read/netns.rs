@@ -36,8 +36,8 @@ impl NetnsId {
 /// Why a network namespace was not entered.
 #[derive(Debug, thiserror::Error)]
 pub enum NotEntered {
-    /// It has ended.
-    #[error("this network namespace has ended")]
+    /// It has ended, or only an open descriptor or a thread holds it.
+    #[error("no process and no file holds its network namespace any more")]
     Gone,
     /// The kernel refused.
     #[error("{0}")]

@@ -19,7 +19,9 @@ use crate::transaction::kernel::{Kernel, KnobAddress};
 use crate::transaction::knob::{self, KnobError, Reading};
 use crate::transaction::queues::Finder;
 use crate::transaction::record::{Entry, Origin, RestoredBy};
-use crate::transaction::undo::{Place, RestoreResult, Undone, restore_transaction, stays_open};
+use crate::transaction::undo::{
+    NetnsKernel, RestoreResult, Undone, restore_transaction, stays_open,
+};
 use crate::transaction::verify::{Arrival, Moved};
 
 /// Options of [`apply`].
@@ -426,7 +428,7 @@ fn roll_back(
     let undone = knobs.map_or(nothing, |knobs| {
         let none = Default::default();
         restore_transaction(
-            &Place::here(kernel),
+            &NetnsKernel::here(kernel),
             &mut journal,
             &knobs,
             &none,

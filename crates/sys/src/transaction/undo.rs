@@ -89,49 +89,59 @@ impl Undone {
     }
 }
 
-/// Where the knobs of a transaction are.
-pub(crate) struct Place<'a> {
+/// The kernel as the network namespace of a transaction shows it.
+pub(crate) struct NetnsKernel<'a> {
     kernel: &'a dyn Kernel,
     /// Why the network namespace of the transaction could not be entered. Interrupts and threads
     /// are the same in all namespaces.
     missing: Option<&'a NotEntered>,
 }
 
-impl<'a> Place<'a> {
+impl<'a> NetnsKernel<'a> {
     /// The network namespace of this process.
     pub(crate) fn here(kernel: &'a dyn Kernel) -> Self {
         Self { kernel, missing: None }
     }
 
-    /// Whether a knob can be looked for here.
+    /// Whether a knob can be looked for here. A device comes back to the first network namespace
+    /// when its own one ends, with its settings (`default_device_exit_net`).
     fn has(&self, target: &Target) -> Result<(), KnobError> {
+        let is_device = || target.netdev().is_some_and(|netdev| netdev.device_path.is_some());
         match self.missing {
+            Some(NotEntered::Gone) if is_device() => Ok(()),
             Some(why) if target.is_of_netns() => Err(KnobError::not_entered(target, why)),
             _ => Ok(()),
+        }
+    }
+
+    /// Records the settings that a transaction leaves, if they can be read.
+    fn stays_open(&self, journal: &mut Journal, id: u64) {
+        if self.missing.is_none() {
+            stays_open(self.kernel, journal, id);
         }
     }
 }
 
 /// The network namespaces of transactions. Each is entered once.
-struct Places<'a> {
+struct NetnsKernels<'a> {
     here: &'a dyn Kernel,
     own: Option<NetnsId>,
     others: BTreeMap<NetnsId, Result<Box<dyn Kernel>, NotEntered>>,
 }
 
-impl<'a> Places<'a> {
+impl<'a> NetnsKernels<'a> {
     fn new(here: &'a dyn Kernel) -> Self {
         Self { here, own: here.netns(), others: BTreeMap::new() }
     }
 
-    fn of(&mut self, transaction: &Transaction) -> Place<'_> {
+    fn of(&mut self, transaction: &Transaction) -> NetnsKernel<'_> {
         let Some(netns) = transaction.netns.filter(|netns| Some(*netns) != self.own) else {
-            return Place::here(self.here);
+            return NetnsKernel::here(self.here);
         };
         let there = self.others.entry(netns).or_insert_with(|| self.here.within(netns));
         match &*there {
-            Ok(there) => Place::here(there.as_ref()),
-            Err(why) => Place { kernel: self.here, missing: Some(why) },
+            Ok(there) => NetnsKernel::here(there.as_ref()),
+            Err(why) => NetnsKernel { kernel: self.here, missing: Some(why) },
         }
     }
 }
@@ -152,13 +162,13 @@ pub fn undo(
         return Ok(Vec::new());
     };
     let chosen = chosen(journal.transactions(), which).into_iter().cloned().collect::<Vec<_>>();
-    let mut places = Places::new(kernel);
+    let mut kernels = NetnsKernels::new(kernel);
     let mut all: Vec<Undone> = Vec::new();
     let mut stuck = HashSet::new();
     let mut complete = true;
     for transaction in chosen {
-        let place = places.of(&transaction);
-        let undone = restore_transaction(&place, &mut journal, &transaction, &stuck, watch);
+        let there = kernels.of(&transaction);
+        let undone = restore_transaction(&there, &mut journal, &transaction, &stuck, watch);
         let failures = undone.failures().map(|target| transaction.scoped(target));
         stuck.extend(failures.map(|(netns, target)| (netns, target.clone())));
         complete &= undone.is_complete();
@@ -175,7 +185,7 @@ pub fn undo(
                 }
             })?;
         } else {
-            stays_open(place.kernel, &mut journal, transaction.id);
+            there.stays_open(&mut journal, transaction.id);
         }
     }
     Ok(all)
@@ -204,10 +214,10 @@ pub fn expected(
 ) -> Vec<Undone> {
     let mut values: BTreeMap<(Option<NetnsId>, &Target), Value> = BTreeMap::new();
     let mut patience = Patience::default();
-    let mut places = Places::new(kernel);
+    let mut kernels = NetnsKernels::new(kernel);
     let mut all = Vec::new();
     for transaction in chosen(transactions, which) {
-        let place = places.of(transaction);
+        let there = kernels.of(transaction);
         let mut knobs = Vec::new();
         for (entry, written) in transaction.entries.iter().zip(&transaction.written).rev() {
             let written = written.as_deref();
@@ -215,7 +225,7 @@ pub fn expected(
             let scoped = transaction.scoped(&entry.target);
             let kept = match values.get(&scoped) {
                 Some(value) => theirs(entry, read_back.as_ref(), value),
-                None => ours(&place, entry, written, &mut patience).err(),
+                None => ours(&there, entry, written, &mut patience).err(),
             };
             let result = kept.unwrap_or(RestoreResult::Restored);
             let value = match &result {
@@ -235,14 +245,14 @@ pub fn expected(
 /// Restores the knobs of one transaction in reverse order, then the settings that depend on them.
 /// Leaves out knobs that still have the value of a newer transaction.
 pub(crate) fn restore_transaction(
-    place: &Place<'_>,
+    there: &NetnsKernel<'_>,
     journal: &mut Journal,
     transaction: &Transaction,
     stuck: &HashSet<(Option<NetnsId>, Target)>,
     watch: &mut dyn FnMut(&Target, &RestoreResult),
 ) -> Undone {
-    let kernel = place.kernel;
-    let keeps = place.missing.is_none().then(|| keeps(kernel, journal, transaction)).flatten();
+    let kernel = there.kernel;
+    let keeps = there.missing.is_none().then(|| keeps(kernel, journal, transaction)).flatten();
     let mut knobs = Vec::new();
     let mut done = |entry: &Entry, result| {
         watch(&entry.target, &result);
@@ -255,7 +265,7 @@ pub(crate) fn restore_transaction(
         if stuck.contains(&(netns, target.clone())) {
             continue;
         }
-        match restore(place, entry, written.as_deref(), &mut patience) {
+        match restore(there, entry, written.as_deref(), &mut patience) {
             result if result.may_succeed_later() => again.push((entry, written)),
             result => done(entry, result),
         }
@@ -264,7 +274,7 @@ pub(crate) fn restore_transaction(
     // `tx-tcp-mangleid-segmentation` off while `tx-tcp-segmentation` is off
     // (`netdev_fix_features`).
     for (entry, written) in again {
-        let result = match restore(place, entry, written.as_deref(), &mut Patience::default()) {
+        let result = match restore(there, entry, written.as_deref(), &mut Patience::default()) {
             RestoreResult::AlreadyOld => RestoreResult::Restored,
             result => result,
         };
@@ -343,13 +353,13 @@ fn keeps(
 
 /// Restores one knob, if its value is still ours.
 fn restore(
-    place: &Place<'_>,
+    there: &NetnsKernel<'_>,
     entry: &Entry,
     written: Option<&str>,
     patience: &mut Patience,
 ) -> RestoreResult {
-    let kernel = place.kernel;
-    let (target, now) = match ours(place, entry, written, patience) {
+    let kernel = there.kernel;
+    let (target, now) = match ours(there, entry, written, patience) {
         Ok(now) => (&entry.target, now),
         Err(result) => return result,
     };
@@ -371,13 +381,13 @@ fn restore(
 /// Reads a knob that has the value that was written to it; the error is why it needs no restoring,
 /// or cannot be read.
 fn ours(
-    place: &Place<'_>,
+    there: &NetnsKernel<'_>,
     entry: &Entry,
     written: Option<&str>,
     patience: &mut Patience,
 ) -> Result<Reading, RestoreResult> {
-    place.has(&entry.target).map_err(failed)?;
-    let kernel = place.kernel;
+    there.has(&entry.target).map_err(failed)?;
+    let kernel = there.kernel;
     let read_back = written.and_then(|raw| knob::parse(&entry.target, raw).ok());
     let read = || knob::read_now(kernel, &entry.target, entry.kthread.as_ref());
     let expected = read_back.as_ref().unwrap_or(&entry.settles_as);

@@ -248,12 +248,20 @@ fn only_the_transactions_of_one_network_namespace_are_compacted() {
     let history = History::replay(&std::fs::read(kernel.journal()).unwrap()).unwrap();
     let written: Vec<_> = history.transactions.iter().map(|it| it.netns).collect();
     assert_eq!(written, [blue, blue, green]);
+    let counted = |is: &dyn Fn(&RestoreResult) -> bool| -> Vec<usize> {
+        let undone = undo(&kernel, UndoScope::All).unwrap();
+        let results = undone.iter().map(|it| it.knobs.iter().filter(|(_, it)| is(it)).count());
+        results.collect()
+    };
+    // blue cannot be entered: its transactions stay open, and its interrupt is restored
+    kernel.may_enter.set(false);
+    assert_eq!(counted(&|it| matches!(it, RestoreResult::Failed(_))), [0, 1, 0]);
+    let length = kernel.journal_length();
+    assert_eq!(counted(&|it| matches!(it, RestoreResult::Failed(_))), [1, 0]);
+    assert_eq!(kernel.journal_length(), length);
     // blue has ended: its interrupt is still here, its netdev is not
-    let undone = undo(&kernel, UndoScope::All).unwrap();
-    let is_gone = |(_, result): &(Target, RestoreResult)| matches!(result, RestoreResult::Gone(_));
-    let gone: Vec<usize> =
-        undone.iter().map(|it| it.knobs.iter().filter(|it| is_gone(it)).count()).collect();
-    assert_eq!(gone, [0, 1, 1]);
+    kernel.may_enter.set(true);
+    assert_eq!(counted(&|it| matches!(it, RestoreResult::Gone(_))), [1, 1]);
     let irq = std::path::Path::new("proc/irq/27/smp_affinity");
     assert_eq!(kernel.knobs()[irq], before[irq]);
 }

@@ -69,6 +69,8 @@ pub(crate) struct Fake {
     pub(crate) needs: RefCell<BTreeMap<String, (String, bool)>>,
     /// The network namespace that it shows. All have the same files.
     pub(crate) netns: Cell<Option<NetnsId>>,
+    /// Whether it may enter other namespaces, where it then finds that they have ended.
+    pub(crate) may_enter: Cell<bool>,
 }
 
 /// All knobs' bytes, by path.
@@ -194,6 +196,7 @@ impl Fake {
             written: RefCell::default(),
             needs: RefCell::default(),
             netns: Cell::new(None),
+            may_enter: Cell::new(true),
         }
     }
 
@@ -325,7 +328,7 @@ impl Kernel for Fake {
     }
 
     fn within(&self, _: NetnsId) -> Result<Box<dyn Kernel>, NotEntered> {
-        Err(NotEntered::Gone)
+        Err(if self.may_enter.get() { NotEntered::Gone } else { NotEntered::Why("EPERM".into()) })
     }
 
     fn read(&self, path: &str) -> io::Result<String> {

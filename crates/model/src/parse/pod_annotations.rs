@@ -31,12 +31,12 @@ const NAMES: [[&str; 3]; 2] = [
 /// The annotations of a container, as its `config.json` has them. All else in the file, such as
 /// environment variables, is not read.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct PodWords {
+pub struct PodAnnotations {
     #[serde(default)]
     annotations: BTreeMap<String, String>,
 }
 
-impl PodWords {
+impl PodAnnotations {
     /// Without annotations that netsilo does not know.
     pub fn known(mut self) -> Self {
         let is_known = |key: &str| {
@@ -89,13 +89,13 @@ impl PodWords {
 mod tests {
     use super::*;
 
-    fn words(annotations: &[(&str, &str)]) -> PodWords {
+    fn words(annotations: &[(&str, &str)]) -> PodAnnotations {
         let annotations: BTreeMap<&str, &str> = annotations.iter().copied().collect();
         let config = serde_json::json!({
             "process": { "env": ["PASSWORD=secret"] },
             "annotations": annotations,
         });
-        serde_json::from_value::<PodWords>(config).unwrap().known()
+        serde_json::from_value::<PodAnnotations>(config).unwrap().known()
     }
 
     #[test]
@@ -143,6 +143,9 @@ mod tests {
         assert!(read.claims_queues() && !words(&[(CLAIM, "yes")]).claims_queues());
         let kept = serde_json::to_string(&read).unwrap();
         assert_eq!(kept, r#"{"annotations":{"netsilo.io/claims-queues":"true"}}"#);
-        assert_eq!(serde_json::from_str::<PodWords>("{}").unwrap(), PodWords::default());
+        assert_eq!(
+            serde_json::from_str::<PodAnnotations>("{}").unwrap(),
+            PodAnnotations::default()
+        );
     }
 }
