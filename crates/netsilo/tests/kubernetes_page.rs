@@ -71,17 +71,17 @@ fn the_pages_commands_turn_rps_off_on_veths_and_for_new_pods() {
     let commands: Vec<Vec<&str>> =
         commands.map(|it| it.split('#').next().unwrap().split_whitespace().collect()).collect();
     let first: Vec<&str> = commands.iter().map(|words| words[0]).collect();
-    assert_eq!(first, ["check", "show", "plan"]);
+    assert_eq!(first, ["check", "show", "plan", "plan"]);
     let program = env!("CARGO_BIN_EXE_netsilo");
     let printed: Vec<String> =
         commands.iter().map(|words| node.run(&[&[program], &words[..]].concat())).collect();
-    assert!(printed[2].contains("eni0 rx-0"), "{}", printed[2]);
+    assert!(printed[3].contains("eni0 rx-0"), "{}", printed[3]);
     assert_eq!(node.rps_of("eni0"), "3", "plan writes nothing");
 
     let dir = tempfile::tempdir().unwrap();
     let state = |dir: &Path| dir.display().to_string();
     let state = ["--state-dir", &state(dir.path())];
-    let options = &commands[2][1..];
+    let options = &commands[3][1..];
     node.run(&[&[program, "apply", "--yes"], options, &state].concat());
     let [of_node, of_pod] = &node.0;
     sh(&format!("ip -n {of_node} link add eni1 type veth peer name eth1 netns {of_pod}"));

@@ -102,9 +102,10 @@ fn show(
     let is_shown =
         |it: &&Transaction| args.list || expected.iter().any(|undone| undone.transaction == it.id);
     let elsewhere = |it: &Transaction| it.netns.filter(|netns| Some(*netns) != own);
-    let names = match transactions.iter().any(|it| elsewhere(it).is_some()) {
-        true => names_by_cookie(&args.state.root()?),
-        false => BTreeMap::new(),
+    let names = if transactions.iter().any(|it| elsewhere(it).is_some()) {
+        names_by_cookie(&args.state.root()?)
+    } else {
+        BTreeMap::new()
     };
     let netns = |it: &Transaction| {
         let netns = elsewhere(it)?;

@@ -2,7 +2,7 @@
 //! RPS, readers.
 
 use netsilo_model::derive::analysis::Analysis;
-use netsilo_model::derive::silo::{Silo, heaviest};
+use netsilo_model::derive::silo::{PollRate, Silo, heaviest};
 use netsilo_model::drivers::software::{SoftwareNetdev, SoftwareReceive};
 use netsilo_model::machine::cpuset::{CpuId, CpuSet};
 use netsilo_model::machine::ids::Irq;
@@ -27,9 +27,11 @@ pub(super) fn queue(analysis: &Analysis<'_>, silo: &Silo, cpu: CpuId) -> LoadCau
 /// The work of a queue on the CPU that polls it most, as a cause. If none polls it, the CPU with
 /// most of its interrupts.
 pub(super) fn queue_anywhere(analysis: &Analysis<'_>, silo: &Silo) -> LoadCause {
-    let polled = heaviest(
-        silo.polls.iter().map(|(cpu, rate)| (*cpu, rate.packets_per_s.max(rate.polls_per_s))),
-    );
+    let most = |rate: fn(&PollRate) -> f64| {
+        heaviest(silo.polls.iter().map(|(cpu, polls)| (*cpu, rate(polls))))
+    };
+    // a program that busy-polls finds nothing most of the time
+    let polled = most(|it| it.packets_per_s).or_else(|| most(|it| it.polls_per_s));
     let interrupted =
         || heaviest(silo.interrupts_per_s.iter().flatten().map(|(cpu, rate)| (*cpu, *rate)));
     let cpu = polled.or_else(interrupted);
@@ -45,6 +47,28 @@ pub(super) fn queue_anywhere(analysis: &Analysis<'_>, silo: &Silo) -> LoadCause 
         evidence: evidence(analysis, silo, cpu),
         steps: chain(analysis, silo, cpu),
     }
+}
+
+/// CPUs that poll a queue again and again and find little, while programs read its data there.
+fn polled_in_vain(silo: &Silo) -> Option<Fact> {
+    const OFTEN_PER_S: f64 = 1000.0;
+    const FOUND_PER_POLL: f64 = 0.1;
+    let read_on = silo.read_on();
+    let in_vain = |(cpu, rate): &(&CpuId, &PollRate)| {
+        rate.polls_per_s >= OFTEN_PER_S
+            && rate.packets_per_s < FOUND_PER_POLL * rate.polls_per_s
+            && read_on.contains_key(cpu)
+    };
+    let polls: Vec<_> = silo.polls.iter().filter(in_vain).collect();
+    let on: CpuSet = polls.iter().map(|(cpu, _)| **cpu).collect();
+    let rate: f64 = polls.iter().map(|(_, rate)| rate.polls_per_s).sum();
+    (silo.kthread.is_none() && !polls.is_empty()).then(|| {
+        let text = format!(
+            "polled {rate:.0} times/s on {} with few packets: a reader there may busy-poll",
+            cpus(&on)
+        );
+        Fact::new(text, "tp_btf/napi_poll")
+    })
 }
 
 /// Whether packets may arrive on a queue whose polls and interrupts were not seen. This is so if
@@ -120,6 +144,7 @@ fn chain(analysis: &Analysis<'_>, silo: &Silo, cpu: Option<CpuId>) -> Vec<Fact> 
         None => because.push(no_interrupt(analysis, silo)),
     }
     because.push(polled(silo, cpu));
+    because.extend(polled_in_vain(silo));
     because.extend(not_interrupted_here(analysis, silo, cpu));
     because.extend(steered(analysis, silo));
     let netdev = analysis.after().netdevs.identified(&silo.netdev);

@@ -136,6 +136,23 @@ fn an_rps_target_is_explained_by_the_queues_that_steer_to_it() {
 }
 
 #[test]
+fn a_queue_is_on_the_cpu_that_finds_its_packets_not_on_that_of_empty_polls() {
+    let mut queue = queue(30, "0", 1000, 0.1);
+    queue.readers[0].cpu = CpuId(1);
+    let mut observation = scene(vec![queue]).observation();
+    let of_queue = observation.attribution.polls[0].clone();
+    let in_vain = Poll { cpu: CpuId(1), polls: 1_700_000, packets: 100, ns: None, ..of_queue };
+    observation.attribution.polls.push(in_vain);
+    let cause = &explained(&observation, "eth0").causes[0];
+    assert!(cause.name.ends_with("on cpu 0"), "{}", cause.name);
+    let why = reasons(cause);
+    assert!(why.contains("on cpu 1 with few packets: a reader there may busy-poll"), "{why}");
+    observation.attribution.polls.last_mut().unwrap().polls = 1000;
+    let why = reasons(&explained(&observation, "eth0").causes[0]);
+    assert!(!why.contains("busy-poll"), "{why}");
+}
+
+#[test]
 fn a_queue_that_is_polled_without_an_interrupt_is_explained_by_busy_polling() {
     let steps = |interrupts: u64, busy_poll: &str, reader: u32| {
         let mut queue = queue(30, "0", 1000, 0.1);
