@@ -10,6 +10,7 @@ use netsilo_model::change::{Target, Value, knobs};
 use netsilo_model::machine::cpuset::{CpuId, CpuSet};
 use netsilo_model::machine::ids::Irq;
 use netsilo_model::snapshot::netdev::NetdevIdentity;
+use netsilo_sys::read::netns::NetnsId;
 use netsilo_sys::transaction::attached::Attached;
 use netsilo_sys::transaction::compact::compact;
 use netsilo_sys::transaction::queues::{NapiIndex, QueueSetting};
@@ -32,12 +33,13 @@ fuzz_target!(init: netsilo_fuzz::write_seeds_if_requested(seeds), |bytes: &[u8]|
     }
     assert_eq!(records, history);
     // compaction reaches a fixed point, and the result is a journal
-    if let Some(compacted) = compact(&history, &|_| false, &|_| None) {
+    let own = history.transactions.iter().find_map(|it| it.netns);
+    if let Some(compacted) = compact(&history, own, &|_| false, &|_| None) {
         let mut again = History::default();
         for record in compacted {
             again.add_record(record).expect("a compacted journal");
         }
-        assert_eq!(compact(&again, &|_| false, &|_| None), None);
+        assert_eq!(compact(&again, own, &|_| false, &|_| None), None);
     }
     // a crash within the last line: as if that line had never begun
     let last = lines.last().map_or(0, |line| line.len());
@@ -102,6 +104,7 @@ fn seeds() -> Vec<String> {
         pid: 7,
         origin,
         request: None,
+        netns: (origin == Origin::Daemon).then_some(NetnsId { cookie: 7140, inode: 4_026_532_388 }),
         confirm_by,
         entries: entries.clone(),
         attached: match origin {
