@@ -1,4 +1,5 @@
-//! `netsilo pin` on cgroups, kthreads and a process that ends, in a guest.
+//! `netsilo pin` on cgroups, kthreads and a process that ends, CPUs that a service owns, and a NIC
+//! in another network namespace, in a guest.
 
 #![allow(clippy::unwrap_used, reason = "clippy lets only functions marked as tests do so")]
 
@@ -50,4 +51,35 @@ fn a_cgroup_is_restricted_and_restored() {
     .unwrap();
     let undone = lab.sh(&format!("{NETSILO} undo")).unwrap();
     assert!(undone.contains("this thread has ended"), "{undone}");
+    keeps_off_cpus_that_a_service_owns(&lab);
+    writes_and_undoes_in_another_network_namespace(&lab);
+}
+
+fn keeps_off_cpus_that_a_service_owns(lab: &Lab) {
+    let make =
+        "cd /sys/fs/cgroup; rmdir web/inner web; mkdir db.service; echo 6-7 >db.service/cpuset.cpus
+        echo root >db.service/cpuset.cpus.partition; cat db.service/cpuset.cpus.partition";
+    assert_eq!(lab.sh(make).unwrap(), "root\n");
+    let plan = lab.sh(&format!("{NETSILO} plan -i 500ms --no-bpf 2>&1")).unwrap();
+    let owned = "cpus 6-7 are exclusive to db.service (cpuset.cpus.partition)";
+    assert!(plan.split_whitespace().collect::<Vec<_>>().join(" ").contains(owned), "{plan}");
+    lab.sh("rmdir /sys/fs/cgroup/db.service").unwrap();
+}
+
+fn writes_and_undoes_in_another_network_namespace(lab: &Lab) {
+    lab.sh("ip netns add blue; ip link set eth0 netns blue; ip -n blue link set eth0 up").unwrap();
+    let rps = || lab.sh("ip netns exec blue cat /sys/class/net/eth0/queues/rx-0/rps_cpus").unwrap();
+    let before = rps();
+    let apply = "--netns blue apply --rps 2-3 -n eth0 -y -i 500ms --no-bpf 2>&1";
+    let applied = lab.sh(&format!("{NETSILO} {apply}")).unwrap();
+    assert_eq!(rps().trim(), "0c", "{applied}");
+    let list = lab.sh(&format!("{NETSILO} undo --list")).unwrap();
+    assert!(list.contains("by apply, in netns blue"), "{list}");
+    lab.sh(&format!("{NETSILO} undo")).unwrap();
+    assert_eq!(rps(), before);
+    // the NIC comes back to the first namespace with its settings
+    lab.sh(&format!("{NETSILO} {apply}; ip netns del blue; sleep 1")).unwrap();
+    let here = || lab.sh("cat /sys/class/net/eth0/queues/rx-0/rps_cpus").unwrap();
+    let undone = lab.sh(&format!("{NETSILO} undo 2>&1")).unwrap();
+    assert_eq!(here(), before, "{undone}");
 }
