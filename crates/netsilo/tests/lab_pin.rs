@@ -8,11 +8,17 @@ use netsilo_lab::{Kernel, Lab, NicModel, Spec};
 const NETSILO: &str = env!("CARGO_BIN_EXE_netsilo");
 
 #[test]
-fn a_cgroup_is_restricted_and_restored() {
+fn cgroups_owned_cpus_and_a_namespace_of_a_guest() {
     if netsilo_lab::skip().unwrap() {
         return;
     }
     let lab = Lab::boot(&Spec::new(Kernel::V6_12, NicModel::VirtioNet)).unwrap();
+    restricts_and_restores_a_cgroup(&lab);
+    keeps_off_cpus_that_a_service_owns(&lab);
+    writes_and_undoes_in_another_network_namespace(&lab);
+}
+
+fn restricts_and_restores_a_cgroup(lab: &Lab) {
     let make = "cd /sys/fs/cgroup; echo +cpuset >cgroup.subtree_control; mkdir -p web/inner
         sleep 600 </dev/null >/dev/null 2>&1 & echo $! | tee web/cgroup.procs";
     let pid = lab.sh(make).unwrap().trim().to_owned();
@@ -51,8 +57,6 @@ fn a_cgroup_is_restricted_and_restored() {
     .unwrap();
     let undone = lab.sh(&format!("{NETSILO} undo")).unwrap();
     assert!(undone.contains("this thread has ended"), "{undone}");
-    keeps_off_cpus_that_a_service_owns(&lab);
-    writes_and_undoes_in_another_network_namespace(&lab);
 }
 
 fn keeps_off_cpus_that_a_service_owns(lab: &Lab) {

@@ -6,6 +6,7 @@
 use serde::{Deserialize, Serialize};
 
 use crate::machine::cpuset::CpuSet;
+use crate::machine::words::cpus;
 use crate::snapshot::sockets::Holder;
 
 /// A process that holds or may hold queues.
@@ -48,12 +49,10 @@ impl QueueAccess {
 impl QueueUser {
     /// `, ran on cpus 2-3 when read`; empty if that is not known.
     pub fn ran_on(&self) -> String {
-        let cpus = &self.ran_on;
-        match cpus.len() {
-            0 => String::new(),
-            1 => format!(", ran on cpu {cpus} when read"),
-            _ => format!(", ran on cpus {cpus} when read"),
+        if self.ran_on.is_empty() {
+            return String::new();
         }
+        format!(", ran on {} when read", cpus(&self.ran_on))
     }
 }
 

@@ -61,29 +61,30 @@ pub(crate) fn cpu_owners(
     let names = containers::names_of(root, &ids);
     let owner = |(path, (cpus, why)): (&String, &(CpuSet, &str))| {
         let container = Container::from_path(path);
-        let words = container.as_ref().and_then(|it| words(root, it.id)).unwrap_or_default();
-        let first_core = cpus.lowest().filter(|_| words.keeps_first_core());
+        let annotations =
+            container.as_ref().and_then(|it| annotations(root, it.id)).unwrap_or_default();
+        let first_core = cpus.lowest().filter(|_| annotations.keeps_first_core());
         let first_core = first_core.map_or_else(CpuSet::new, |cpu| topology.core_of(cpu));
         let cgroup = path.rsplit('/').next().unwrap_or(path).to_owned();
         let logged = container.as_ref().and_then(|it| names.get(it.id).cloned());
-        let name = words.name().or(logged).or_else(|| Some(container?.label()));
+        let name = annotations.name().or(logged).or_else(|| Some(container?.label()));
         CpuOwner {
             name: name.unwrap_or_else(|| cgroup.clone()),
             cgroup,
             cpus: cpus.minus(&first_core),
-            why: words.about_interrupts().unwrap_or_else(|| (*why).to_owned()),
-            claims_queues: words.claims_queues(),
+            why: annotations.about_interrupts().unwrap_or_else(|| (*why).to_owned()),
+            claims_queues: annotations.claims_queues(),
         }
     };
     found.iter().map(owner).collect()
 }
 
 /// What a container's pod says about interrupts and queues.
-fn words(root: &Root, id: &str) -> Option<PodAnnotations> {
+fn annotations(root: &Root, id: &str) -> Option<PodAnnotations> {
     let paths = CONFIGS.iter().map(|(dir, below)| format!("{dir}/{id}{below}/config.json"));
     let keep = |text: &str| {
-        let words: PodAnnotations = serde_json::from_str(text).ok()?;
-        serde_json::to_string(&words.known()).ok()
+        let annotations: PodAnnotations = serde_json::from_str(text).ok()?;
+        serde_json::to_string(&annotations.known()).ok()
     };
     let config = paths.into_iter().find_map(|path| root.kept(&path, keep).ok().flatten())?;
     serde_json::from_str(&config).ok()
