@@ -21,7 +21,7 @@ struct Args {
     /// Also measure how long readers wait for a CPU
     #[arg(long)]
     runqueue: bool,
-    /// Trace no functions of the kernel (fentry, kprobes)
+    /// Use only the kernel's tracepoints, no functions and variables
     #[arg(long)]
     tracepoints: bool,
     /// Also write netsilo's snapshot of the guest to `/tmp/snapshot`
@@ -31,8 +31,7 @@ struct Args {
 
 fn main() {
     let Args { stages, runqueue, tracepoints, snapshot } = Args::parse();
-    let trace_functions = !tracepoints;
-    let options = Options { stages, runqueue, trace_functions, ..Options::exact() };
+    let options = Options { stages, runqueue, only_tracepoints: tracepoints, ..Options::exact() };
     let mut tracer = Tracer::attach(options);
     // opening a fifo waits until the other end is open
     fs::write("/tmp/attached", "yes").unwrap();

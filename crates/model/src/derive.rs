@@ -14,6 +14,7 @@ pub mod forwarding;
 pub mod locality;
 pub mod namespaces;
 pub mod notes;
+pub mod observed_irqs;
 pub mod queue_map;
 pub mod rates;
 pub mod reader_spread;

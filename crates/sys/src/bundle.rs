@@ -18,6 +18,7 @@ use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use netsilo_model::derive::observed_irqs::name_observed_interrupts;
 use netsilo_model::snapshot::attribution::Attribution;
 use netsilo_model::snapshot::host::Snapshot;
 use netsilo_model::snapshot::observation::Observation;
@@ -307,9 +308,11 @@ impl Bundle {
         }
         let attribution = self.counts()?;
         let after = self.sample()?;
-        let before = std::mem::replace(&mut self.before, after.clone());
+        let before = std::mem::take(&mut self.before);
         self.next += 1;
         let mut window = Observation { before, after, attribution };
+        name_observed_interrupts(&mut window);
+        self.before = window.after.clone();
         window.name_users_of_queues();
         Ok(Some(window))
     }
@@ -324,6 +327,7 @@ impl Bundle {
         }
         let after = self.sample()?;
         let mut whole = Observation { before: self.before, after, attribution };
+        name_observed_interrupts(&mut whole);
         whole.name_users_of_queues();
         Ok(whole)
     }

@@ -4,6 +4,7 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
+use netsilo_model::derive::observed_irqs::name_observed_interrupts;
 use netsilo_model::derive::sock_diag::{SocketSample, attribute_reads, steerings};
 use netsilo_model::snapshot::attribution::{Attribution, Hook};
 use netsilo_model::snapshot::host::Snapshot;
@@ -196,8 +197,10 @@ impl Observer {
             attribution.queue_users = queue_users::read(&root, &after, &attribution);
         }
         attribution.escape_names();
-        self.before = self.refresher.is_none().then(|| after.clone());
         let mut observation = Observation { before, after, attribution };
+        name_observed_interrupts(&mut observation);
+        self.refresher.iter_mut().for_each(|it| it.learn(&observation.after));
+        self.before = self.refresher.is_none().then(|| observation.after.clone());
         observation.name_users_of_queues();
         Ok(observation)
     }

@@ -8,6 +8,7 @@
 
 mod containers;
 mod forwarding;
+mod interrupts;
 mod kernel_work;
 mod servers;
 mod virtual_machines;
@@ -38,6 +39,7 @@ fn kernel_6_1_with_virtio_net() {
         containers::behind_a_veth_are_resolved_by(lab, &[QueueResolution::FiveTuple]);
         a_server_that_sleeps_is_woken_from_the_cpu_of_the_interrupt(lab);
         under_rps_both_cpus_are_reported(lab);
+        interrupts::are_known_by_the_napis_that_they_schedule(lab);
         forwarding::is_attributed_on_a_router(lab, NicModel::VirtioNet);
         sctp_is_counted_to_the_byte(lab);
         kernel_work::is_named_by_its_function(lab);
@@ -53,6 +55,7 @@ fn kernel_6_12_with_igb() {
         bytes_of_each_queue_are_those_of_its_sockets(lab);
         containers::behind_a_veth_are_resolved_by(lab, &[QueueResolution::FlowHash]);
         containers::behind_wireguard_are_resolved(lab);
+        interrupts::are_known_by_the_napis_that_they_schedule(lab);
         forwarding::is_attributed_in_every_way(lab, NicModel::Igb);
     });
 }
@@ -78,6 +81,7 @@ fn newest_kernel_with_virtio_net() {
     in_a_guest(Kernel::Newest, NicModel::VirtioNet, |lab| {
         every_way_of_reading_is_counted_to_the_byte(lab);
         tracepoints_count_each_datagram_for_its_queue(lab);
+        interrupts::are_known_by_the_napis_that_they_schedule(lab);
         forwarding::is_attributed_on_a_router(lab, NicModel::VirtioNet);
         sctp_is_counted_to_the_byte(lab);
         kernel_work::is_named_by_its_function(lab);
@@ -109,17 +113,31 @@ fn kernel_6_1_with_virtio_net_forwards_in_every_way() {
     });
 }
 
+#[test]
+#[ignore = "too slow for make test: make test-long"]
+fn kernel_6_12_with_igb_and_interrupt_threads() {
+    in_a_guest_with(Kernel::V6_12, NicModel::Igb, &["threadirqs"], |lab| {
+        interrupts::are_known_by_their_threads(lab);
+    });
+}
+
 /// Boots a guest with two NICs, one guest at a time, and tests `claims` in it. First come those
 /// about the guest's own programs, which read from the first NIC, then those about forwarding
 /// between both.
 fn in_a_guest(kernel: Kernel, model: NicModel, claims: impl FnOnce(&Lab)) {
+    in_a_guest_with(kernel, model, &[], claims);
+}
+
+/// The same with more words on the kernel's command line.
+fn in_a_guest_with(kernel: Kernel, model: NicModel, words: &[&str], claims: impl FnOnce(&Lab)) {
     static TURN: Mutex<()> = Mutex::new(());
     if netsilo_lab::skip().unwrap() {
         return;
     }
     let _turn: MutexGuard<'_, ()> = TURN.lock().unwrap_or_else(PoisonError::into_inner);
-    let lab =
-        Lab::boot(&Spec { nics: vec![Nic::from(model); 2], ..Spec::new(kernel, model) }).unwrap();
+    let kernel_args = words.iter().map(|word| (*word).to_owned()).collect();
+    let nics = vec![Nic::from(model); 2];
+    let lab = Lab::boot(&Spec { nics, kernel_args, ..Spec::new(kernel, model) }).unwrap();
     claims(&lab);
 }
 

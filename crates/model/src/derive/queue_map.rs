@@ -103,6 +103,7 @@ impl<'a> QueueMap<'a> {
         map.add_in_order();
         map.add_packets(attribution);
         map.add_only_queues();
+        map.add_by_irqs();
         map.add_interrupted(attribution, rates);
         for (at, index, edge) in map.queues.values() {
             let sure = map
@@ -293,6 +294,23 @@ impl<'a> QueueMap<'a> {
         }
     }
 
+    /// Adds NAPIs whose interrupt is known, to the queue that it announces.
+    fn add_by_irqs(&mut self) {
+        for (at, netdev) in self.snapshot.netdevs.iter().enumerate() {
+            for (napi, irq) in netdev.napis.iter().filter_map(|it| Some((it.id, it.irq?))) {
+                let is_its = |rx: &&RxQueue| rx.irq.as_ref().is_some_and(|edge| edge.to == irq);
+                let queues: Vec<&RxQueue> = netdev.rx_queues.iter().filter(is_its).collect();
+                if let [RxQueue { index, irq: Some(edge), .. }] = queues.as_slice()
+                    && napi.0 != 0
+                {
+                    let source = AssociationSource::Observed;
+                    let edge = Association { to: napi, source, confidence: edge.confidence };
+                    self.queues.entry(napi).or_insert((at, *index, edge));
+                }
+            }
+        }
+    }
+
     fn add_without_id(&mut self) {
         let has_id: BTreeSet<usize> = self.devices.values().copied().collect();
         for (at, netdev) in self.snapshot.netdevs.iter().enumerate() {
@@ -446,7 +464,8 @@ impl<'a> QueueMap<'a> {
         self.has_queue(at, queue) && !keeps_queue_of_sender(&self.snapshot.netdevs[at])
     }
 
-    fn origin_of_napi(&self, napi: NapiId) -> Option<Origin> {
+    /// The queue or NAPI of a NAPI; `None` if its netdev is not of this namespace.
+    pub fn origin_of_napi(&self, napi: NapiId) -> Option<Origin> {
         match self.queues.get(&napi) {
             Some((at, queue, _)) => Some(Origin::Queue(*at, *queue)),
             None => Some(Origin::Napi(*self.devices.get(&napi)?, napi)),

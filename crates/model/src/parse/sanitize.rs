@@ -171,6 +171,7 @@ impl Attribution {
         escape_all(self.group_reads.iter_mut().map(|it| &mut it.comm));
         escape_all(self.containers.values_mut());
         escape_all(self.polls.iter_mut().map(|poll| &mut poll.netdev));
+        escape_all(self.scheduled.iter_mut().map(|row| &mut row.netdev));
         escape_all(self.flows.iter_mut().map(|flow| &mut flow.netdev));
         for drop in &mut self.drops {
             escape_all([&mut drop.netdev].into_iter().chain(&mut drop.cgroup));

@@ -59,7 +59,7 @@ fn main() -> Result<(), Box<dyn Error>> {
         drops: asked("drops"),
         ip_packets: asked("ip-packets"),
         packet_sockets: asked("packet-sockets"),
-        trace_functions: !asked("tracepoints"),
+        only_tracepoints: asked("tracepoints"),
         ..sampling
     };
     let statistics = Statistics::enable()?;

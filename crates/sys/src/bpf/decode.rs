@@ -5,11 +5,11 @@ use std::ops::Range;
 use std::sync::atomic::Ordering;
 
 use netsilo_model::machine::cpuset::CpuId;
-use netsilo_model::machine::ids::NapiId;
+use netsilo_model::machine::ids::{Irq, NapiId};
 use netsilo_model::parse::kallsyms::Symbol;
 use netsilo_model::snapshot::attribution::{
     Consumer, Consumption, CpuTime, Forwarded, GroupReads, Poll, Protocol, QueueResolution,
-    Reschedules, Sampling, Wakeup,
+    Reschedules, Sampling, Scheduled, ScheduledBy, Wakeup,
 };
 use netsilo_model::snapshot::ip_packets::{IpClass, IpPackets};
 
@@ -63,9 +63,39 @@ pub(crate) fn polls(entries: Vec<Entry>) -> Vec<Poll> {
             ns: Some(entry.sums[2]).filter(|ns| *ns > 0),
         }
     };
-    let mut polls: Vec<Poll> = merged(entries).map(poll).collect();
+    let is_poll = |entry: &Entry| entry.key[layout::POLL_IRQ] == 0;
+    let mut polls: Vec<Poll> = merged(entries).filter(is_poll).map(poll).collect();
     polls.sort_unstable();
     polls
+}
+
+/// Decodes which interrupts scheduled which NAPIs: entries of the tables of polls and of wakeups.
+pub(crate) fn scheduled(polls: &[Entry], wakeups: &[Entry]) -> Vec<Scheduled> {
+    let mut counts: BTreeMap<Scheduled, u64> = BTreeMap::new();
+    let mut count = |irq: u32, by, napi_ifindex, netns, label: &str, count| {
+        let Some(irq) = irq.checked_sub(1).map(Irq) else { return };
+        let (napi, ifindex) = halves(napi_ifindex);
+        let (napi, netdev) = (NapiId(napi), label.to_owned());
+        let row = Scheduled { irq, napi, netdev, ifindex, netns, by, count: 0 };
+        add(counts.entry(row).or_default(), count);
+    };
+    for entry in polls {
+        let (by, irq) = halves(entry.key[layout::POLL_IRQ]);
+        let by = match by as usize {
+            layout::BY_THREAD => ScheduledBy::Thread,
+            layout::BY_SOFTIRQ => ScheduledBy::Softirq,
+            _ => ScheduledBy::Handler,
+        };
+        let netns = entry.key[layout::POLL_NETNS] as u32;
+        let napi = entry.key[layout::POLL_NAPI_IFINDEX];
+        count(irq, by, napi, netns, &entry.label, entry.sums[0]);
+    }
+    for entry in wakeups {
+        let napi = entry.key[layout::WAKEUP_NAPI_IFINDEX];
+        let irq = entry.key[layout::WAKEUP_IRQ] as u32;
+        count(irq, ScheduledBy::Wakeup, napi, 0, "", entry.sums[0]);
+    }
+    counts.into_iter().map(|(row, count)| Scheduled { count, ..row }).collect()
 }
 
 /// Decodes entries of the table of `bpf/wakeups.bpf.c`.

@@ -111,9 +111,19 @@ struct net_device {
 	const struct rtnl_link_ops *rtnl_link_ops;
 } KERNEL;
 
+struct list_head {
+	struct list_head *next, *prev;
+} KERNEL;
+
 struct napi_struct {
+	struct list_head poll_list;
 	struct net_device *dev;
 	u32 napi_id;
+} KERNEL;
+
+/* What a CPU has to poll: NAPI instances, the one scheduled last at the end. */
+struct softnet_data {
+	struct list_head poll_list;
 } KERNEL;
 
 struct in6_addr {
@@ -236,6 +246,18 @@ struct task_struct {
 struct kthread {
 	void *data;
 } KERNEL;
+
+/* Ask first whether the field exists. */
+static __always_inline void *data_of_kthread(const struct task_struct *task)
+{
+	const struct kthread *kthread;
+
+	if (bpf_core_field_exists(task->worker_private))
+		kthread = BPF_CORE_READ(task, worker_private);
+	else
+		kthread = BPF_CORE_READ(task, set_child_tid);
+	return BPF_CORE_READ(kthread, data);
+}
 
 /* kernel/workqueue_internal.h: the data of a kthread that does the work of workqueues. */
 struct worker {

@@ -29,8 +29,19 @@ layout! {
     // words of the key in `bpf/polls.bpf.c`
     POLL_NAPI_IFINDEX = 0;
     POLL_NETNS = 1;
+    /// The interrupt that scheduled it + 1, and how that is known; 0 in rows of polls.
+    POLL_IRQ = 2;
+    /// The first bit of how the interrupt is known, in the word `POLL_IRQ`.
+    IRQ_BY_BIT = 32;
+    // `enum scheduled_by` of `bpf/scheduled.h`
+    BY_HANDLER = 1;
+    BY_THREAD = 2;
+    BY_SOFTIRQ = 3;
     // and of the key in `bpf/wakeups.bpf.c`
     WAKEUP_TGID_CPU = 0;
+    /// The interrupt in which a NAPI's kthread was woken + 1, and that NAPI; 0 in other rows.
+    WAKEUP_IRQ = 1;
+    WAKEUP_NAPI_IFINDEX = 2;
     // and of the key in `bpf/forward.bpf.c`
     FORWARD_NAPI_QUEUE = 0;
     FORWARD_IFINDEX_NETNS = 1;
@@ -110,11 +121,12 @@ layout! {
     TIME_WAKEUPS = 10;
     /// From here to `TIME_READS`: what is running now, and when open intervals began.
     TIME_IRQ_SINCE = 11;
-    TIME_READS = 17;
+    TIME_READS = 19;
     TIME_SOFTIRQS = TIME_READS + SAMPLE_WORDS;
     TIME_OTHER_POLLS = TIME_SOFTIRQS + SAMPLE_WORDS;
     TIME_DROPS = TIME_OTHER_POLLS + SAMPLE_WORDS;
-    TIME_WORDS = TIME_DROPS + SAMPLE_WORDS + 3;
+    TIME_SCHEDULED = TIME_DROPS + SAMPLE_WORDS;
+    TIME_WORDS = TIME_SCHEDULED + SAMPLE_WORDS + 4;
     // `struct sample` of `bpf/sample.h`, in words
     SAMPLE_EVENTS = 0;
     SAMPLE_EXAMINED = 1;

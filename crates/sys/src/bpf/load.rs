@@ -79,16 +79,16 @@ impl Source {
 
     /// The variants of `bpf/udp.bpf.c` in order of preference; the first that attaches completely
     /// is used.
-    pub(crate) fn udp(trace_functions: bool) -> Vec<Self> {
+    pub(crate) fn udp(only_tracepoints: bool) -> Vec<Self> {
         let variant = |programs| Self {
             marks_readers: true,
             ..Self::new(object!("udp"), "udp bytes", programs)
         };
         let mut ladder = Vec::new();
-        if trace_functions {
+        if !only_tracepoints {
             ladder.push(variant(&["udp_read", "udp_queued"]));
         }
-        if trace_functions && cfg!(any(target_arch = "x86_64", target_arch = "aarch64")) {
+        if !only_tracepoints && cfg!(any(target_arch = "x86_64", target_arch = "aarch64")) {
             let kprobes = variant(&["udp_read_kprobe", "udp_queued_kprobe"]);
             ladder.insert(if preemptible() { 0 } else { 1 }, kprobes);
         }
@@ -123,12 +123,20 @@ impl Source {
         Self::new(object!("packet_sockets"), packet_sockets::QUANTITY, &["packet_sockets"])
     }
 
-    pub(crate) fn time() -> Self {
-        let mut source =
-            Self::new(object!("time"), "softirq time", &["softirq_entry", "softirq_exit"]);
-        source.add("hardirq time", &["irq_handler_entry", "irq_handler_exit"]);
-        source.add("ipi time", IPI_PROGRAMS);
-        source
+    /// The variants of `bpf/time.bpf.c`: with the list of NAPIs that each CPU has to poll, and for
+    /// kernels that do not let a program read it.
+    pub(crate) fn time() -> [Self; 2] {
+        let variant = |programs| {
+            let mut source =
+                Self::new(object!("time"), "softirq time", &["softirq_entry", "softirq_exit"]);
+            source.add("hardirq time", programs);
+            source.add("ipi time", IPI_PROGRAMS);
+            source
+        };
+        [
+            variant(&["irq_handler_entry", "irq_handler_exit"]),
+            variant(&["irq_entry_only", "irq_exit_only", "net_rx_raised"]),
+        ]
     }
 
     pub(crate) fn forward() -> Self {

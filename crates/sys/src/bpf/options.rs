@@ -33,9 +33,9 @@ pub struct Options {
     pub ip_packets: bool,
     /// How long threads that read sockets wait for a CPU. Examines every wakeup and context switch.
     pub runqueue: bool,
-    /// Whether kernel functions may be traced (fentry, kprobes). Tests set it to false, to count as
-    /// on kernels that refuse this.
-    pub trace_functions: bool,
+    /// Whether only tracepoints are used: no functions (fentry, kprobes) and no list of NAPIs. Tests
+    /// set it, to count as on kernels that refuse these.
+    pub only_tracepoints: bool,
     /// How many reads, polls and softirqs (each) a CPU examines per second before it samples
     /// ([`Attribution::sampling`]). Of dropped packets it examines more. `None`: all.
     pub examined_per_s: Option<u64>,
@@ -74,7 +74,7 @@ impl Default for Options {
             packet_sockets: false,
             ip_packets: false,
             runqueue: false,
-            trace_functions: true,
+            only_tracepoints: false,
             examined_per_s: Some(EXAMINED_PER_S),
         }
     }

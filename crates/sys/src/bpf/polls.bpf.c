@@ -4,10 +4,7 @@
  *
  * Decoded in decode.rs; its row is in docs/kernel.md.
  */
-#define TABLE polls
-#include "count.h"
-#include "napi.h"
-#include "time.h"
+#include "scheduled.h"
 #include <bpf/bpf_tracing.h>
 
 /* Time of the poll that ends now: since the softirq began, or since its previous poll ended. */
@@ -20,6 +17,20 @@ static __always_inline u64 poll_ns(struct cpu_time *time)
 	time->poll_since = now;
 	time->poll_irqs_ns = irqs;
 	return spent;
+}
+
+/* Counts by which interrupt a NAPI was scheduled, where its handler does not tell. */
+static __always_inline void count_origin(struct cpu_time *time, const struct napi_struct *napi, u64 weight)
+{
+	s32 irq = irq_of_thread(bpf_get_current_task_btf());
+
+	if (irq >= 0) {
+		count_scheduled(napi, irq, BY_THREAD, weight);
+	} else if (time->raised_by) {
+		if (time->raised_by != SEVERAL)
+			count_scheduled(napi, time->raised_by - 1, BY_SOFTIRQ, weight);
+		time->raised_by = 0;
+	}
 }
 
 /*
@@ -57,8 +68,10 @@ int BPF_PROG(napi_poll, struct napi_struct *napi, int work, int budget)
 		note_device(id, dev);
 	}
 	add(slot, weight, work > 0 ? work * weight : 0);
-	if (in_net_rx) /* Not known of kthreads and busy polling. */
-		__sync_fetch_and_add(&slot->sum[2], poll_ns(time) * weight);
+	if (!in_net_rx) /* Their time is not known: kthreads and busy polling. */
+		return 0;
+	__sync_fetch_and_add(&slot->sum[2], poll_ns(time) * weight);
+	count_origin(time, napi, weight);
 	return 0;
 }
 

@@ -78,16 +78,11 @@ static __always_inline u64 work_of_thread(void)
 {
 	const struct task_struct *task = (void *)bpf_get_current_task();
 	const struct worker *worker;
-	const struct kthread *kthread;
 
 	if (!bpf_core_field_exists(struct kthread, data) || !bpf_core_field_exists(struct worker, current_func) ||
 	    !(BPF_CORE_READ(task, flags) & PF_WQ_WORKER))
 		return 0;
-	if (bpf_core_field_exists(task->worker_private))
-		kthread = BPF_CORE_READ(task, worker_private);
-	else
-		kthread = BPF_CORE_READ(task, set_child_tid);
-	worker = BPF_CORE_READ(kthread, data);
+	worker = data_of_kthread(task);
 	return (u64)BPF_CORE_READ(worker, current_func);
 }
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause)
 /*
- * How long is each CPU interrupted, and by what?
+ * How long is each CPU interrupted, and by what? Which interrupt schedules which NAPI instance?
  *
  * Two clock reads per interrupt and per examined softirq (sample.h). The time of a device interrupt
  * or IPI during a softirq is subtracted from the softirq's time. Timer interrupts are not hooked:
@@ -9,8 +9,17 @@
  *
  * Decoded in decode.rs; its row is in docs/kernel.md.
  */
-#include "time.h"
+#include "scheduled.h"
 #include <bpf/bpf_tracing.h>
+
+/*
+ * Absent if the kernel's BTF has no per-CPU variables (pahole before 1.18). If the BTF has it but
+ * kallsyms does not (no CONFIG_KALLSYMS_ALL), the kernel refuses the programs that use it.
+ */
+extern const struct softnet_data softnet_data __ksym __weak;
+
+/* The most NAPIs of one handler that are looked at. */
+enum { MOST_SCHEDULED = 4 };
 
 SEC("tp_btf/softirq_entry")
 int BPF_PROG(softirq_entry, u32 vector)
@@ -38,8 +47,10 @@ int BPF_PROG(softirq_exit, u32 vector)
 	if (!time || !time->softirq)
 		return 0;
 	time->softirq = 0;
-	if (vector == NET_RX_SOFTIRQ)
+	if (vector == NET_RX_SOFTIRQ) {
 		time->net_rx_runs++;
+		time->raised_by = 0;
+	}
 	if (!time->weight)
 		return 0;
 	now = now_and_irqs(time, &irqs);
@@ -71,22 +82,114 @@ static __always_inline u64 irq_ends(struct cpu_time *time)
 	return since ? bpf_ktime_get_ns() - since : 0;
 }
 
-SEC("tp_btf/irq_handler_entry")
-int BPF_PROG(irq_handler_entry)
+/* The end of the list of NAPIs that this CPU has to poll; NULL: not known. */
+static __always_inline const struct list_head *poll_list(const struct list_head **tail)
 {
-	irq_begins();
-	return 0;
+	const struct softnet_data *own;
+
+	if (!&softnet_data)
+		return NULL;
+	own = bpf_this_cpu_ptr(&softnet_data);
+	*tail = own->poll_list.prev;
+	return &own->poll_list;
 }
 
-SEC("tp_btf/irq_handler_exit")
-int BPF_PROG(irq_handler_exit)
+/*
+ * Counts the NAPIs that a handler has added to the list. Nothing else changes it meanwhile:
+ * interrupts are off, and only this CPU does.
+ */
+static __always_inline void count_added(struct cpu_time *time, u64 irq)
+{
+	u64 offset = bpf_core_field_offset(struct napi_struct, poll_list), weight;
+	const struct list_head *tail, *list = poll_list(&tail);
+
+	if (!list || (u64)tail == time->poll_tail || tail == list)
+		return;
+	weight = weight_of(&time->scheduled);
+	if (!weight)
+		return;
+#pragma unroll
+	for (int i = 0; i < MOST_SCHEDULED; i++) {
+		count_scheduled((void *)tail - offset, irq, BY_HANDLER, weight);
+		tail = BPF_CORE_READ(tail, prev);
+		if (!tail || (u64)tail == time->poll_tail || tail == list)
+			break;
+	}
+}
+
+static __always_inline void handler_begins(int irq)
 {
 	struct cpu_time *time = this_cpu();
 
 	if (time) {
-		time->hardirq_ns += irq_ends(time);
-		time->hardirqs++;
+		time->irq = (u64)irq + 1;
+		time->irq_since = bpf_ktime_get_ns();
 	}
+}
+
+static __always_inline void handler_ends(struct cpu_time *time)
+{
+	time->hardirq_ns += irq_ends(time);
+	time->hardirqs++;
+	time->irq = 0;
+}
+
+SEC("tp_btf/irq_handler_entry")
+int BPF_PROG(irq_handler_entry, int irq)
+{
+	struct cpu_time *time = this_cpu();
+	const struct list_head *tail;
+
+	if (time && poll_list(&tail))
+		time->poll_tail = (u64)tail;
+	handler_begins(irq);
+	return 0;
+}
+
+SEC("tp_btf/irq_handler_exit")
+int BPF_PROG(irq_handler_exit, int irq)
+{
+	struct cpu_time *time = this_cpu();
+	bool began;
+
+	if (!time)
+		return 0;
+	began = time->irq == (u64)irq + 1;
+	handler_ends(time);
+	if (began)
+		count_added(time, irq);
+	return 0;
+}
+
+/* The same without that list. */
+SEC("tp_btf/irq_handler_entry")
+int BPF_PROG(irq_entry_only, int irq)
+{
+	handler_begins(irq);
+	return 0;
+}
+
+SEC("tp_btf/irq_handler_exit")
+int BPF_PROG(irq_exit_only)
+{
+	struct cpu_time *time = this_cpu();
+
+	if (time)
+		handler_ends(time);
+	return 0;
+}
+
+/*
+ * Then the first poll in the softirq that one handler has raised is of its NAPI, mostly. After a
+ * second one it may be of either; and in the softirq other NAPIs are polled before.
+ */
+SEC("tp_btf/softirq_raise")
+int BPF_PROG(net_rx_raised, u32 vector)
+{
+	struct cpu_time *time = this_cpu();
+
+	if (time && vector == NET_RX_SOFTIRQ && time->softirq != NET_RX_SOFTIRQ + 1)
+		time->raised_by = time->raised_by || !time->irq ? SEVERAL : time->irq;
 	return 0;
 }
 

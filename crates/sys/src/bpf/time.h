@@ -3,6 +3,9 @@
 #pragma once
 #include "sample.h"
 
+/* cpu_time.raised_by: more than one handler, or other code, raised NET_RX. */
+#define SEVERAL (~0ull)
+
 struct cpu_time {
 	u64 net_rx_ns, net_tx_ns, other_softirq_ns, hardirq_ns, ipi_ns, reschedule_ns;
 	u64 net_rx_runs, hardirqs, ipis, reschedules;
@@ -15,12 +18,16 @@ struct cpu_time {
 	u64 softirq_irqs_ns;
 	u64 poll_since; /* When the poll that runs in it began, and what irqs_ns() returned then. */
 	u64 poll_irqs_ns;
+	u64 irq;       /* The device interrupt whose handler runs now + 1; 0 when none does. */
+	u64 poll_tail; /* The end of the CPU's list of NAPIs to poll, when that handler began. */
 	struct sample reads;
 	struct sample softirqs;
 	struct sample other_polls; /* Polls outside of softirqs, wakeups by and of their kthreads. */
 	struct sample drops;       /* Dropped packets. */
+	struct sample scheduled;   /* Handlers of interrupts that scheduled a NAPI. */
+	u64 raised_by; /* The interrupt whose handler raised NET_RX, not polled since, + 1; 0: none. */
 	u64 unused[3];
-}; /* Five cache lines, so that no two CPUs share one. */
+}; /* Six cache lines, so that no two CPUs share one. */
 AT_WORD(struct cpu_time, net_rx_ns, LAYOUT_TIME_NET_RX_NS);
 AT_WORD(struct cpu_time, net_tx_ns, LAYOUT_TIME_NET_TX_NS);
 AT_WORD(struct cpu_time, other_softirq_ns, LAYOUT_TIME_OTHER_SOFTIRQ_NS);
@@ -37,6 +44,7 @@ AT_WORD(struct cpu_time, reads, LAYOUT_TIME_READS);
 AT_WORD(struct cpu_time, softirqs, LAYOUT_TIME_SOFTIRQS);
 AT_WORD(struct cpu_time, other_polls, LAYOUT_TIME_OTHER_POLLS);
 AT_WORD(struct cpu_time, drops, LAYOUT_TIME_DROPS);
+AT_WORD(struct cpu_time, scheduled, LAYOUT_TIME_SCHEDULED);
 SIZE_OF(struct cpu_time, 8 * LAYOUT_TIME_WORDS);
 
 /* Shared by all objects that read it. */
@@ -85,6 +93,25 @@ static __always_inline u64 now_and_irqs(const volatile struct cpu_time *time, u6
 static __always_inline bool in_softirq(const struct cpu_time *time, u32 vector)
 {
 	return time->softirq == vector + 1 && !time->irq_since;
+}
+
+/* The number in the name of an interrupt's thread, `irq/<number>-<name>`; -1 for other tasks. */
+static __always_inline s32 irq_of_thread(const struct task_struct *task)
+{
+	s32 irq = 0;
+
+	if (!(task->flags & PF_KTHREAD) || task->comm[0] != 'i' || task->comm[1] != 'r' || task->comm[2] != 'q' ||
+	    task->comm[3] != '/')
+		return -1;
+#pragma unroll
+	for (int i = 4; i < 12; i++) {
+		char digit = task->comm[i];
+
+		if (digit < '0' || digit > '9')
+			return digit == '-' && i > 4 ? irq : -1;
+		irq = 10 * irq + digit - '0';
+	}
+	return -1;
 }
 
 /* Whether the task is a kthread that polls a NAPI, `napi/<dev>-<id>`. */

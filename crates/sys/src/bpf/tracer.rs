@@ -15,8 +15,8 @@ use netsilo_model::snapshot::packet_sockets;
 
 use crate::bpf::cgroup::Cgroups;
 use crate::bpf::decode::{
-    consumption, cpu_times, forwarded, group_reads, ip_packets, is_to_tun, polls, sampled, since,
-    wakeups,
+    consumption, cpu_times, forwarded, group_reads, ip_packets, is_to_tun, polls, sampled,
+    scheduled, since, wakeups,
 };
 use crate::bpf::drops::DropNames;
 use crate::bpf::functions::Functions;
@@ -266,7 +266,10 @@ impl Tracer {
             let times = cpu_times(&tables.times, reschedules);
             let (sampling, wakeups_seen) = sampled(&tables.times);
             tables.polls.wait()?;
-            attribution.polls = polls(tables.polls.drain(full));
+            let polled = tables.polls.drain(full);
+            let woken = tables.wakeups.drain(full);
+            attribution.scheduled = scheduled(&polled, &woken);
+            attribution.polls = polls(polled);
             let reads = tables.reads.drain(full);
             attribution.group_reads = group_reads(&reads);
             if let Some(table) = &mut tables.ip_packets {
@@ -274,7 +277,7 @@ impl Tracer {
             }
             attribution.consumption =
                 consumption(reads, &attribution.polls, &self.cgroups, &mut self.functions);
-            attribution.wakeups = wakeups(tables.wakeups.drain(full));
+            attribution.wakeups = wakeups(woken);
             attribution.cpu_time = since(&times, &self.before.times);
             self.before.times = times;
             attribution.sampling = sampling.since(self.before.sampling);
@@ -359,9 +362,12 @@ fn load_all(options: Options, context: &mut LoadContext) -> Vec<Loaded> {
         loaded.push(runqueue);
     }
     loaded.extend([load(&Source::polls(), context), load(&Source::tcp(), context)]);
-    loaded.extend(load_first(&Source::udp(options.trace_functions), context));
+    loaded.extend(load_first(&Source::udp(options.only_tracepoints), context));
     if options.time {
-        loaded.push(load(&Source::time(), context));
+        let [with_list, without] = Source::time();
+        let with_list = (!options.only_tracepoints).then(|| load(&with_list, context));
+        let time = with_list.filter(|it| it.runs("irq_handler_exit"));
+        loaded.push(time.unwrap_or_else(|| load(&without, context)));
         let wakeups = Source::wakeups();
         if knows_softirqs(&loaded) {
             loaded.extend(load_first(&wakeups, context));
@@ -393,9 +399,10 @@ fn knows_softirqs(loaded: &[Loaded]) -> bool {
 
 /// All hooks, refused for this reason, when the tables cannot be created.
 fn refuse(options: Options, reason: &str) -> Vec<Hook> {
-    let mut sources = vec![Source::polls(), Source::tcp(), Source::time()];
+    let [time, _] = Source::time();
+    let mut sources = vec![Source::polls(), Source::tcp(), time];
     sources.extend(Source::wakeups());
-    sources.extend(Source::udp(options.trace_functions));
+    sources.extend(Source::udp(options.only_tracepoints));
     sources.extend(options.runqueue.then(Source::runqueue));
     sources.extend(options.drops.then(Source::drops).and_then(|mut all| all.pop()));
     sources.extend(options.ip_packets.then(Source::ip_packets));

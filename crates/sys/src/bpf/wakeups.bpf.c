@@ -39,6 +39,17 @@ static __always_inline u32 state_of(u32 cpu)
 	return rq->curr == rq->idle ? IDLE : BUSY;
 }
 
+/* The NAPI that a kthread polls (napi_kthread_create()), and its device; 0: not known. */
+static __always_inline u64 napi_of_thread(const struct task_struct *task)
+{
+	const struct napi_struct *napi;
+
+	if (!bpf_core_field_exists(struct kthread, data))
+		return 0;
+	napi = data_of_kthread(task);
+	return (u64)BPF_CORE_READ(napi, napi_id) << 32 | (u32)BPF_CORE_READ(napi, dev, ifindex);
+}
+
 static __always_inline int count_waking(struct task_struct *sleeper, bool knows_idle)
 {
 	struct cpu_time *time = this_cpu();
@@ -65,6 +76,10 @@ static __always_inline int count_waking(struct task_struct *sleeper, bool knows_
 	cpu = sleeper->thread_info.cpu;
 	state = knows_idle ? state_of(cpu) : UNKNOWN;
 	key.word[LAYOUT_WAKEUP_TGID_CPU] = (u64)sleeper->tgid << 32 | cpu;
+	if (polls && time->irq) {
+		key.word[LAYOUT_WAKEUP_IRQ] = time->irq;
+		key.word[LAYOUT_WAKEUP_NAPI_IFINDEX] = napi_of_thread(sleeper);
+	}
 	slot = slot_of(&key, &fresh);
 	if (!slot)
 		return 0;

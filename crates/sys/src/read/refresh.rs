@@ -61,12 +61,25 @@ const SOFTWARE_STATISTICS: &[&str] = &["rx_packets"];
 pub struct Refresher {
     opened: Option<Opened>,
     whole: u64,
+    /// Interrupts that are a netdev's by observation only: no file says so.
+    observed: BTreeSet<Irq>,
 }
 
 impl Refresher {
     /// Makes the next snapshot a full read, after a change that a refresh does not detect.
     pub fn invalidate(&mut self) {
         self.opened = None;
+    }
+
+    /// Reads from the next snapshot on the interrupts that were found to be a netdev's.
+    pub fn learn(&mut self, snapshot: &Snapshot) {
+        let irqs = snapshot.netdevs.iter().flat_map(irqs_of);
+        let unread = irqs.filter(|irq| !snapshot.irqs.contains_key(irq));
+        for irq in unread {
+            if self.observed.insert(irq) {
+                self.invalidate();
+            }
+        }
     }
 
     /// Number of full reads so far.
@@ -80,7 +93,7 @@ impl Refresher {
         self.whole += 1;
         let mut looked = snapshot::uncounted(root)?;
         let rows = looked.irqs.len() + looked.arch_interrupts.len();
-        leave_out(&mut looked);
+        leave_out(&mut looked, &self.observed);
         let mut opened = Opened::of(root, &looked, rows)?;
         let snapshot = opened.next(root, &looked).map_err(Stale::into_error)?;
         self.opened = Some(opened);
@@ -144,8 +157,9 @@ fn statistics_of(netdev: &Netdev) -> &'static [&'static str] {
 }
 
 /// Removes values that are not refreshed, so that old counts are not mistaken for new ones.
-fn leave_out(snapshot: &mut Snapshot) {
-    let wanted: BTreeSet<Irq> = snapshot.netdevs.iter().flat_map(irqs_of).collect();
+fn leave_out(snapshot: &mut Snapshot, observed: &BTreeSet<Irq>) {
+    let of_netdevs = snapshot.netdevs.iter().flat_map(irqs_of);
+    let wanted: BTreeSet<Irq> = of_netdevs.chain(observed.iter().copied()).collect();
     let (kept, others) =
         std::mem::take(&mut snapshot.irqs).into_iter().partition(|(irq, _)| wanted.contains(irq));
     let others: BTreeMap<Irq, IrqState> = others;

@@ -50,7 +50,7 @@ fn datagrams_are_counted_to_the_byte() {
 
 /// As on a kernel that refuses fentry and kprobes.
 fn tracepoints() -> Options {
-    Options { trace_functions: false, ..Options::exact() }
+    Options { only_tracepoints: true, ..Options::exact() }
 }
 
 /// The order of datagrams that two CPUs deliver would not be known, so no worker may send.
