@@ -31,6 +31,7 @@ fuzz_target!(|text: &str| {
         assert_eq!(per_cpu_count(&cells.join(","), &possible), Ok(counts));
     }
     netsilo_fuzz::points_into(text, &irq_debugfs::writable(text));
+    netsilo_fuzz::points_into(text, &irq_debugfs::free_vectors(text));
     points_into(text, &node_distance(text));
     numbers(text);
     let address = netdev::address(text);

@@ -15,6 +15,7 @@ mod expected;
 pub mod export;
 pub mod find_outcome;
 mod flow_rules;
+mod free_vectors;
 mod goal;
 pub mod goal_text;
 mod irq_changes;

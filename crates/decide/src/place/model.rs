@@ -227,6 +227,18 @@ impl Placed<'_> {
         }
     }
 
+    /// Puts a vector elsewhere.
+    pub(crate) fn shift(&mut self, vector: usize, to: usize) {
+        let problem = &self.model.problem;
+        let turns = problem.items[vector].turns;
+        if let Some(from) = self.places[vector].replace(to) {
+            self.loads[from] -= problem.load(vector, from);
+            self.turns[from] -= turns;
+        }
+        self.loads[to] += problem.load(vector, to);
+        self.turns[to] += turns;
+    }
+
     /// The cost of all vectors together, without what a move must gain.
     pub fn cost(&self) -> Parts {
         let Self { model, places, loads, .. } = self;

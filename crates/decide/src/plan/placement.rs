@@ -13,7 +13,8 @@ use crate::place::{
     AlgorithmName, Capacity, Completion, Suggestion, Vector, suggest, suggest_auto,
 };
 use crate::plan::completions::{add_completed_by, follow, senders};
-use crate::plan::contents::Plan;
+use crate::plan::contents::{Advice, Plan};
+use crate::plan::free_vectors::FreeVectors;
 use crate::plan::goal::Goal;
 use crate::plan::irq_changes::accept;
 use crate::plan::matching_outcome::MatchingOutcome;
@@ -81,7 +82,10 @@ pub(super) fn place(
     let Some(pool) = pool.filter(|_| goal.irqs) else { return (places, Plan::default()) };
     let Prepared { groups, vectors, capacity, mut part } = prepare(analysis, netdevs, pool, goal);
     let model = LazyCell::new(|| Model::new(&capacity, &vectors));
-    let suggestions = basis.suggestions(&capacity, &vectors, &model, &groups);
+    let mut suggestions = basis.suggestions(&capacity, &vectors, &model, &groups);
+    let placed = groups.iter().map(|(group, _)| group.irq).zip(&vectors);
+    FreeVectors::of(after).fit(after, placed, &mut suggestions);
+    part.advice.extend(netdevs.iter().filter_map(|netdev| fewer_queues(netdev, &groups, &vectors)));
     let judged = if detail == Detail::WithoutCosts {
         suggestions.iter().map(|_| PlacedCost::default()).collect()
     } else {
@@ -131,6 +135,52 @@ pub(super) fn place(
     (places, part.and(completions).and(accepted))
 }
 
+/// Demand of a vector on a saturated CPU, relative to the time that it got: an assumption. Packets
+/// that were lost or not sent took no time.
+const UNSERVED: f64 = 1.5;
+
+/// Replaces what vectors on saturated CPUs got by an estimate of what they would take of a CPU with
+/// time left.
+fn estimate_demand(vectors: &mut [(Group<'_>, Vector, AlgorithmName)], capacity: &Capacity<'_>) {
+    let mut busy = capacity.busy.clone();
+    for (_, vector, _) in vectors.iter() {
+        let cpu = vector.measured_on.and_then(|cpu| busy.get_mut(&cpu));
+        cpu.into_iter().for_each(|busy| *busy += vector.load);
+    }
+    let [_, (saturated, _)] = capacity.costs.assumed.full;
+    for (_, vector, _) in vectors {
+        let busy = vector.measured_on.and_then(|cpu| busy.get(&cpu));
+        if busy.is_some_and(|busy| *busy >= saturated) {
+            vector.load *= UNSERVED;
+        }
+    }
+}
+
+/// Advice on a netdev with more queues than CPUs that may take their interrupts: the others take
+/// vectors and only divide the same work into more interrupts.
+fn fewer_queues(
+    netdev: &Netdev,
+    groups: &[(Group<'_>, AlgorithmName)],
+    vectors: &[Vector],
+) -> Option<Advice> {
+    let own =
+        || groups.iter().zip(vectors).filter(|((group, _), _)| group.netdev.name == netdev.name);
+    let pool = own().fold(CpuSet::new(), |pool, (_, vector)| pool.or(&vector.pool));
+    let interrupts = own().filter(|((group, _), _)| group.irq.is_some()).count();
+    let channels = netdev.ethtool.as_ref()?.channels.value()?;
+    let limit = channels.combined.filter(|limit| limit.max > 0);
+    let (name, limit) = limit.map(|it| ("combined", it)).or(channels.rx.map(|it| ("rx", it)))?;
+    let cpus = pool.len();
+    let too_many = cpus > 0 && interrupts > cpus && limit.current as usize > cpus;
+    let text = format!(
+        "{interrupts} queues are placed, and {cpus} cpus may take their interrupts: fewer queues \
+         (ethtool -L {} {name} {cpus}) do the same work with fewer interrupts and vectors; this \
+         resets the device",
+        netdev.name
+    );
+    too_many.then(|| Advice { subject: netdev.name.clone(), text, needs_rfs: false })
+}
+
 /// What an algorithm places, and the CPUs for it.
 pub(super) struct Prepared<'a> {
     /// The interrupts and kthreads of each vector, and its algorithm.
@@ -166,6 +216,7 @@ pub(super) fn prepare<'a>(
     let placed: Vec<&Silo> =
         vectors.iter().flat_map(|(group, ..)| group.silos.iter().copied()).collect();
     let capacity = Capacity::new(analysis, &placed);
+    estimate_demand(&mut vectors, &capacity);
     let split_group = |(group, vector, algorithm)| ((group, algorithm), vector);
     let (groups, vectors) = vectors.into_iter().map(split_group).unzip();
     Prepared { groups, vectors, capacity, part }

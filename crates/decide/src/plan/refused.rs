@@ -6,12 +6,11 @@
 
 use netsilo_model::change::{Change, Steer, Target, Value};
 use netsilo_model::machine::cpuset::{CpuId, CpuSet};
-use netsilo_model::machine::ids::Irq;
 use netsilo_model::snapshot::host::Snapshot;
 use netsilo_model::snapshot::netdev::{NetdevIdentity, RxQueue};
 
 use crate::plan::contents::{Plan, Refusal, RefusalCause};
-use crate::plan::vectors::full_of_vectors;
+use crate::plan::free_vectors::FreeVectors;
 use crate::plan::{by_value, flow_rules, irq_changes, selection};
 
 impl Plan {
@@ -19,6 +18,7 @@ impl Plan {
     /// interrupts that cannot be moved, knobs that another program owns.
     pub fn refused_on(&self, snapshot: &Snapshot) -> Vec<Refusal> {
         let mut refused = Plan::default();
+        let mut vectors = FreeVectors::of(snapshot);
         for (at, change) in self.changes.iter().enumerate() {
             let subject = change.target.to_string();
             match self.changes[..at].iter().find(|other| other.target == change.target) {
@@ -27,7 +27,7 @@ impl Plan {
                         format!("the plan sets it to {}, and again to {}", other.new, change.new);
                     refused.refuse(&subject, RefusalCause::Contradicted, reason);
                 }
-                None => refused.refuse_all(refusals(snapshot, change, &subject)),
+                None => refused.refuse_all(refusals(snapshot, &mut vectors, change, &subject)),
             }
         }
         for owner in self.knob_owners(&snapshot.knob_owners) {
@@ -44,7 +44,12 @@ impl Plan {
 }
 
 /// What planning would refuse of one change.
-fn refusals(snapshot: &Snapshot, change: &Change, subject: &str) -> Vec<Refusal> {
+fn refusals(
+    snapshot: &Snapshot,
+    vectors: &mut FreeVectors,
+    change: &Change,
+    subject: &str,
+) -> Vec<Refusal> {
     let topology = &snapshot.topology;
     match (&change.target, &change.new) {
         (Target::IrqAffinity(knob), Value::Cpus(cpus)) => {
@@ -55,11 +60,12 @@ fn refusals(snapshot: &Snapshot, change: &Change, subject: &str) -> Vec<Refusal>
             let mut queues = snapshot.netdevs.iter().flat_map(|netdev| &netdev.rx_queues);
             let holder = queues.find(is_announced).and_then(|rx| rx.leased.as_deref());
             let unusable = selection::unusable(topology, subject, cpus);
-            let full = if unusable.is_empty() {
-                no_vector_left(snapshot, knob.irq, cpus, subject)
-            } else {
-                None
-            };
+            let none_left = unusable.is_empty() && !vectors.take_for(snapshot, knob.irq, cpus);
+            let full = none_left.then(|| {
+                let reason =
+                    format!("{} without a free interrupt vector", selection::cpus_are(cpus));
+                Refusal::new(subject, RefusalCause::NoFreeVector, reason)
+            });
             selection::leased(holder, subject).into_iter().chain(unusable).chain(full).collect()
         }
         (Target::NapiThread(_) | Target::DefaultSmpAffinity(_), Value::Cpus(cpus)) => {
@@ -103,20 +109,11 @@ fn holder<'a>(snapshot: &'a Snapshot, netdev: &NetdevIdentity, queue: u32) -> Op
     queues.find(|rx| rx.index == queue)?.leased.as_deref()
 }
 
-/// Refuses an interrupt's move to CPUs that all lack a free vector; the one that it has stays its
-/// own.
-fn no_vector_left(snapshot: &Snapshot, irq: Irq, cpus: &CpuSet, subject: &str) -> Option<Refusal> {
-    let present = snapshot.irqs.get(&irq).and_then(|state| state.effective.clone());
-    let full = full_of_vectors(snapshot).minus(&present.unwrap_or_default());
-    let reason = format!("{} without a free interrupt vector", selection::cpus_are(cpus));
-    let refusal = || Refusal::new(subject, RefusalCause::NoFreeVector, reason);
-    cpus.is_subset(&full).then(refusal)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
     use netsilo_model::change::{FlowRule, knobs};
+    use netsilo_model::machine::ids::Irq;
     use netsilo_model::snapshot::ethtool::FlowType;
     use netsilo_model::snapshot::host::{IrqState, KnobOwner, OwnedKnob, Writable};
     use netsilo_model::snapshot::netdev::{Association, AssociationSource, Confidence, Netdev};

@@ -15,6 +15,7 @@ use netsilo_model::snapshot::subject::Subject;
 
 use crate::place::{AlgorithmName, Vector};
 use crate::plan::contents::{Placement, Plan, Refusal};
+use crate::plan::free_vectors::FreeVectors;
 use crate::plan::goal::{Goal, Override};
 use crate::plan::irq_changes::{affinity, refusal};
 use crate::plan::placement_cost::PlacedCost;
@@ -39,7 +40,7 @@ impl<'a> VectorRules<'a> {
     /// The rules, and the part of the plan that says which CPUs are left out.
     pub(super) fn new(snapshot: &Snapshot, goal: &'a Goal, pool: CpuSet) -> (Self, Plan) {
         let mut part = Plan::default();
-        let full = full_of_vectors(snapshot).and(&pool);
+        let full = FreeVectors::of(snapshot).full().and(&pool);
         if !full.is_empty() {
             let reason = format!(
                 "{} without a free interrupt vector: nothing is placed there",
@@ -91,6 +92,9 @@ impl<'a> VectorRules<'a> {
         }
         vector.hint = state.and_then(|state| state.hint.clone());
         vector.rps_targets = self.rps_targets(&group, snapshot);
+        if self.goal.rps.is_some() {
+            vector.pool = apart_from_targets(&vector);
+        }
         let algorithm = other.and_then(|other| other.algorithm).unwrap_or(self.goal.algorithm);
         Ok((group, vector, algorithm))
     }
@@ -132,26 +136,17 @@ impl<'a> VectorRules<'a> {
     }
 }
 
+/// The pool of a vector whose protocol work the same plan spreads with RPS: the targets have that
+/// work to do, so it does not move onto one of them, if there is another CPU.
+fn apart_from_targets(vector: &Vector) -> CpuSet {
+    let apart = vector.pool.minus(&vector.rps_targets);
+    let present: CpuSet =
+        vector.present.filter(|cpu| vector.pool.contains(*cpu)).into_iter().collect();
+    if apart.is_empty() { vector.pool.clone() } else { apart.or(&present) }
+}
+
 /// The share of a queue's data that the goal's readers must read for it to be placed.
 const LEAST_READ: f64 = 0.5;
-
-/// Most interrupts on one x86 CPU: of 256 vectors, 32 are exceptions and about two dozen are the
-/// system's own (`arch/x86/include/asm/irq_vectors.h`).
-///
-/// The kernel refuses a write that targets a full CPU with ENOSPC.
-pub(super) const VECTORS_PER_CPU: usize = 190;
-
-/// CPUs without a free interrupt vector; always none on architectures other than x86.
-pub(super) fn full_of_vectors(snapshot: &Snapshot) -> CpuSet {
-    if !snapshot.arch_interrupts.contains_key("LOC") {
-        return CpuSet::new();
-    }
-    let mut taken: BTreeMap<CpuId, usize> = snapshot.other_vectors.clone();
-    for cpus in snapshot.irqs.values().filter_map(|state| state.effective.as_ref()) {
-        cpus.single().into_iter().for_each(|cpu| *taken.entry(cpu).or_default() += 1);
-    }
-    taken.into_iter().filter(|(_, count)| *count >= VECTORS_PER_CPU).map(|(cpu, _)| cpu).collect()
-}
 
 /// Groups the queues of the netdevs by shared interrupt. Queues without a known interrupt or
 /// kthread are left alone, as the part of the plan says.

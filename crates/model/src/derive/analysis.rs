@@ -20,6 +20,9 @@ use crate::snapshot::netdev::Netdev;
 use crate::snapshot::observation::Observation;
 use crate::snapshot::stage_samples::ReceiveStage;
 
+/// A netdev with less than this share of a CPU's softirq time is not what keeps it busy.
+const PART_OF_CPU: f64 = 0.25;
+
 /// Bytes of an Ethernet frame on the wire that the netdev does not count: preamble, checksum, gap.
 const FRAME_BYTES: f64 = 24.0;
 
@@ -220,8 +223,10 @@ impl<'a> Analysis<'a> {
             let (softirq, source) = self.softirq(cpu)?;
             Some(Poller { cpu, softirq, source: format!("{source}; {how}") })
         };
-        let polled = silos().flat_map(|silo| silo.polls.keys());
-        let polled = polled.filter_map(|cpu| softirq(*cpu, "polls by napi:napi_poll"));
+        let own = |cpu: CpuId| silos().filter_map(|it| it.own_share.get(&cpu)).sum::<f64>();
+        let polled: BTreeSet<CpuId> = silos().flat_map(|silo| silo.polls.keys()).copied().collect();
+        let polled = polled.into_iter().filter_map(|cpu| softirq(cpu, "polls by napi:napi_poll"));
+        let polled = polled.filter(|it| own(it.cpu) >= PART_OF_CPU * it.softirq);
         let uncounted = silos().filter(|silo| {
             silo.polls.is_empty() && silo.packets_per_s.is_none() && silo.kthread.is_none()
         });

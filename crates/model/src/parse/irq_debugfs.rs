@@ -1,7 +1,9 @@
-//! `/sys/kernel/debug/irq/irqs/<n>` (`kernel/irq/debugfs.c`, `CONFIG_GENERIC_IRQ_DEBUGFS`).
+//! `/sys/kernel/debug/irq/irqs/<n>` and `/sys/kernel/debug/irq/domains/VECTOR`
+//! (`kernel/irq/debugfs.c`, `CONFIG_GENERIC_IRQ_DEBUGFS`).
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
+use crate::machine::cpuset::CpuId;
 use crate::parse::error::ParseError;
 use crate::snapshot::host::Writable;
 
@@ -25,9 +27,36 @@ pub fn writable(text: &str) -> Result<Writable, ParseError> {
     })
 }
 
+/// Free interrupt vectors of each online CPU: the column `avl` (`kernel/irq/matrix.c`), of x86.
+pub fn free_vectors(text: &str) -> Result<BTreeMap<CpuId, usize>, ParseError> {
+    let mut lines = text.lines().enumerate();
+    let is_header = |line: &str| line.trim_start().starts_with("| CPU | avl |");
+    if !lines.any(|(_, line)| is_header(line)) {
+        return Err(ParseError::new(1, 1, "no row \"| CPU | avl | ...\""));
+    }
+    let row = |(at, line): (usize, &str)| {
+        let mut words = line.split_whitespace();
+        let mut number = || words.next()?.parse::<u32>().ok();
+        let row = number().zip(number()).map(|(cpu, left)| (CpuId(cpu), left as usize));
+        row.ok_or_else(|| ParseError::new(at + 1, 1, "no CPU and number of free vectors"))
+    };
+    lines.filter(|(_, line)| !line.trim().is_empty()).map(row).collect()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn each_cpu_has_a_row_with_its_free_vectors() {
+        let text = "name:   VECTOR\n size:   0\nOnline bitmaps:        2\n\
+                    | CPU | avl | man | mac | act | vectors\n\
+                    \u{20}    0   170     0     0   33  32-48,50\n     1     0     1     1   201  32-48\n";
+        let free = free_vectors(text).unwrap();
+        assert_eq!(free, [(CpuId(0), 170), (CpuId(1), 0)].into());
+        assert_eq!(free_vectors("name:   VECTOR\n").unwrap_err().line, 1);
+        assert_eq!(free_vectors("| CPU | avl |\n0 x\n").unwrap_err().line, 2);
+    }
 
     #[test]
     fn the_flags_decide_whether_the_affinity_is_writable() {

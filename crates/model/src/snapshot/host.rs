@@ -32,6 +32,9 @@ pub struct Snapshot {
     /// Number of interrupts that are left out of `irqs`, by their single effective CPU.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub other_vectors: BTreeMap<CpuId, usize>,
+    /// Free interrupt vectors of each CPU, if debugfs shows them (x86).
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub free_vectors: BTreeMap<CpuId, usize>,
     /// Rows of the architecture in `/proc/interrupts` (`CAL`, `RES`, ...), with counts per CPU. A
     /// row whose counts were not read is empty.
     pub arch_interrupts: BTreeMap<String, BTreeMap<CpuId, u64>>,

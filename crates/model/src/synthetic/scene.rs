@@ -52,6 +52,9 @@ pub struct Scene {
     pub nohz_full: CpuSet,
     /// Containers that have CPUs for themselves.
     pub cpu_owners: Vec<CpuOwner>,
+    /// Free interrupt vectors of CPUs; empty if unknown.
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    pub free_vectors: BTreeMap<CpuId, usize>,
     /// Other load of CPUs.
     pub busy: Vec<CpuLoad>,
     /// Network devices.
@@ -213,6 +216,7 @@ impl Scene {
             napi += netdev.queues.len() as u32;
         }
         snapshot.topology = topology.into();
+        snapshot.free_vectors = self.free_vectors.clone();
         snapshot
     }
 

@@ -1,7 +1,7 @@
 //! Findings as text: problems, the most worthwhile first, each with its evidence and remedies.
 //! Passed checks are only counted.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
 
 use netsilo_decide::judge::evidence::{Evidence, Gain, Measure, Remedy};
@@ -152,7 +152,8 @@ fn also(text: &mut Styled, first: &Finding, others: &[&Finding]) {
 /// The plan that fixes all of them.
 fn fix_all(text: &mut Styled, first: &Finding, others: &[&Finding]) {
     let remedies = others.iter().chain([&first]).filter_map(|finding| finding.writable());
-    let changes: usize = remedies.map(|remedy| remedy.changes.len()).sum();
+    let knobs = remedies.flat_map(|it| &it.changes).map(|change| change.target.to_string());
+    let changes = knobs.collect::<BTreeSet<String>>().len();
     if changes > 0 {
         let all = FixRequest { id: first.id, subject: None };
         let settings = plural(changes, "setting");

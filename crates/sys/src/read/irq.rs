@@ -3,7 +3,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use netsilo_model::machine::cpuset::CpuSet;
+use netsilo_model::machine::cpuset::{CpuId, CpuSet};
 use netsilo_model::machine::ids::Irq;
 use netsilo_model::machine::topology::NodeId;
 use netsilo_model::parse::interrupts::{Interrupts, InterruptsParser, IrqRow};
@@ -16,6 +16,7 @@ use crate::files::root::Root;
 use crate::read::gaps::Notes;
 
 const DEBUGFS: &str = "/sys/kernel/debug/irq/irqs";
+const VECTORS: &str = "/sys/kernel/debug/irq/domains/VECTOR";
 
 /// Reads `/proc/interrupts`: all rows, or the wanted rows and those of the architecture.
 ///
@@ -88,6 +89,12 @@ pub(crate) fn irqs(
         (irq, state(notes, irq, row, debugfs, known))
     };
     rows.into_iter().map(of).collect()
+}
+
+/// The free interrupt vectors of each CPU; none where debugfs does not show them.
+pub(crate) fn free_vectors(notes: &Notes<'_>) -> BTreeMap<CpuId, usize> {
+    let debugfs = notes.root.unrecorded().list(DEBUGFS).is_ok();
+    debugfs.then(|| notes.get(VECTORS, irq_debugfs::free_vectors)).flatten().unwrap_or_default()
 }
 
 fn state(

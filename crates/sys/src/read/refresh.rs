@@ -314,6 +314,7 @@ impl Opened {
             topology: last.topology.clone(),
             irqs,
             other_vectors: last.other_vectors.clone(),
+            free_vectors: last.free_vectors.clone(),
             arch_interrupts: last.arch_interrupts.clone(),
             default_smp_affinity: last.default_smp_affinity.clone(),
             cpus,

@@ -234,6 +234,7 @@ fn look(
         topology,
         irqs,
         other_vectors: BTreeMap::new(),
+        free_vectors: irq::free_vectors(&notes),
         arch_interrupts: table.arch,
         default_smp_affinity: notes.get("/proc/irq/default_smp_affinity", cpu_lists::mask),
         cpus,

@@ -20,6 +20,9 @@ pub(super) const FULL: f64 = 0.05;
 /// Minimum idle share at which a CPU can take more work.
 pub(super) const IDLE: f64 = 0.5;
 
+/// A queue with less than this share of a CPU's receive work is not a part of the load.
+const PART: f64 = 0.01;
+
 /// The time of one CPU and the queues polled on it.
 pub(super) struct CpuWork<'a> {
     pub(super) cpu: CpuId,
@@ -51,6 +54,15 @@ impl<'a> CpuWork<'a> {
 
     pub(super) fn subject(&self) -> Subject {
         Subject::Cpu(self.cpu)
+    }
+
+    /// The queues that take part in its receive work; those with an unknown part count.
+    pub(super) fn busy_queues(&self) -> impl Iterator<Item = &'a Silo> {
+        let cpu = self.cpu;
+        let all: f64 = self.queues.iter().filter_map(|silo| silo.own_share.get(&cpu)).sum();
+        let known =
+            move |silo: &&Silo| silo.own_share.get(&cpu).is_none_or(|own| *own >= PART * all);
+        self.queues.iter().copied().filter(known)
     }
 
     /// Names of the netdevs whose queues are polled on this CPU.

@@ -1,14 +1,29 @@
-//! Relief of a CPU: the changes of the placement plan that move queues off it.
+//! Relief of a CPU: the changes of the placement plan that move queues off it, or RPS onto others.
 
-use netsilo_model::change::Change;
+use netsilo_model::change::{Change, knobs};
 use netsilo_model::derive::silo::Silo;
-use netsilo_model::machine::cpuset::CpuId;
+use netsilo_model::machine::cpuset::{CpuId, CpuSet};
+use netsilo_model::machine::topology::Topology;
+use netsilo_model::snapshot::subject::Subject;
+use netsilo_predict::live::claim::CLEAR;
 
 use crate::judge::evidence::{Evidence, Gain, Measure, Remedy};
 use crate::judge::findings::cpu_work::CpuWork;
 use crate::judge::findings::judged::Judged;
-use crate::judge::verdict::percent;
+use crate::judge::verdict::{RemedyVerdict, percent};
 use crate::plan::moves::{kept, moves_one_of};
+
+/// From this share of a CPU's time in receive work, the CPU is overloaded.
+pub(super) const OVERLOADED: f64 = 0.6;
+
+/// Moves that free less than this share of an overloaded CPU's time do not relieve it.
+const LEAST_RELIEF: f64 = 0.05;
+
+/// A queue with at least this share of a CPU's time fills any CPU.
+const ALONE: f64 = 0.8;
+
+/// A queue with at least this share of a full CPU's time is a cause of that.
+const CAUSE: f64 = 0.2;
 
 pub(super) fn own(silo: &Silo, cpu: CpuId) -> Evidence {
     let share = silo.own_share.get(&cpu).copied();
@@ -27,8 +42,13 @@ pub(super) fn spread(judged: &Judged<'_>, load: &CpuWork<'_>) -> Remedy {
     };
     let leaving: Vec<&Silo> = load.queues.iter().filter(goes).copied().collect();
     let moved: f64 = leaving.iter().filter_map(|silo| silo.own_share.get(&load.cpu)).sum();
-    let changes: Vec<Change> =
-        plan.changes.iter().filter(|change| moves_one_of(change, &leaving)).cloned().collect();
+    let share = |silo: &&Silo| silo.own_share.get(&load.cpu).copied().unwrap_or(0.0);
+    let heaviest = load.queues.iter().copied().max_by(|a, b| share(a).total_cmp(&share(b)));
+    let alone = heaviest.filter(|silo| share(silo) >= ALONE);
+    let relieves = |change: &&Change| {
+        alone.is_none() && moved >= LEAST_RELIEF && moves_one_of(change, &leaving)
+    };
+    let changes: Vec<Change> = plan.changes.iter().filter(relieves).cloned().collect();
     let gain = match (changes.is_empty(), load.queues.len()) {
         (true, 0) => Gain::Unknown(format!(
             "none of the rx queues with an interrupt is polled on this cpu: netsilo explain cpu{} \
@@ -37,6 +57,16 @@ pub(super) fn spread(judged: &Judged<'_>, load: &CpuWork<'_>) -> Remedy {
         )),
         (true, _) if judged.has_one_cpu() => Gain::Nothing("there is no other cpu".into()),
         (true, 1) => Gain::Nothing("moving its only queue would only make another cpu busy".into()),
+        (true, _) if alone.is_some() => {
+            let label = alone.map(Silo::label).unwrap_or_default();
+            Gain::Nothing(format!("{label} fills it alone, and would fill another cpu as well"))
+        }
+        (true, _) if !leaving.is_empty() => {
+            let little = percent(moved);
+            Gain::Nothing(format!(
+                "the queues that other cpus could take need {little} of its time"
+            ))
+        }
         (true, _) => Gain::Nothing(kept(&judged.plan, &load.queues)),
         (false, _) => {
             let cost = format!("they take {} of cpu {}'s time", percent(moved), load.cpu);
@@ -67,5 +97,151 @@ pub(super) fn spread(judged: &Judged<'_>, load: &CpuWork<'_>) -> Remedy {
         ),
         changes,
         interrupts_traffic: false,
+    }
+}
+
+/// The remedy with the best forecast for the netdev whose queue fills a CPU that no placement
+/// relieves.
+pub(super) fn best_verdict(judged: &Judged<'_>, load: &CpuWork<'_>) -> Option<Remedy> {
+    let share = |silo: &Silo| silo.own_share.get(&load.cpu).copied().unwrap_or(0.0);
+    let causes = load.queues.iter().filter(|silo| share(silo) >= CAUSE);
+    let cause = causes.max_by(|a, b| share(a).total_cmp(&share(b)))?;
+    let gain = |it: &RemedyVerdict| match it.gain {
+        Gain::Forecast { load_that_fits, .. } => load_that_fits.value,
+        _ => 0.0,
+    };
+    let of_netdev = |it: &&RemedyVerdict| matches!(&it.subject, Subject::Netdev(name) if *name == cause.netdev.name);
+    let verdicts = judged.verdicts.iter().filter(of_netdev).filter(|it| gain(it) >= CLEAR);
+    let best = verdicts.max_by(|a, b| gain(a).total_cmp(&gain(b)))?;
+    Some(Remedy {
+        what: format!("try {}: {} fills this cpu", best.name(), cause.label()),
+        gain: best.gain.clone(),
+        cost: None,
+        not_when: best.not_when.clone(),
+        changes: best.changes.clone(),
+        interrupts_traffic: false,
+    })
+}
+
+/// CPUs that are mostly idle and may process packets, but for one of them.
+pub(super) fn room(topology: &Topology, all: &[CpuWork<'_>], full: CpuId) -> CpuSet {
+    let apart = topology.reserved();
+    let has_room = |it: &&CpuWork<'_>| it.cpu != full && it.has_room() && !apart.contains(it.cpu);
+    all.iter().filter(has_room).map(|it| it.cpu).collect()
+}
+
+/// RPS over idle CPUs for the queues that fill CPUs, of all netdevs together: the packets that one
+/// CPU forwards and another completes are limited by both. `None` unless more load then fits.
+pub(super) fn steer_all(judged: &Judged<'_>, all: &[CpuWork<'_>], room: &CpuSet) -> Option<Remedy> {
+    let full = all.iter().filter(|it| it.receiving() >= OVERLOADED && it.is_full());
+    let causes = full.flat_map(|it| {
+        let share = |silo: &Silo| silo.own_share.get(&it.cpu).copied().unwrap_or(0.0);
+        it.queues.iter().copied().filter(move |silo| share(silo) >= CAUSE)
+    });
+    let remedy = steer(judged, &causes.collect::<Vec<_>>(), room)?;
+    let helps = match &remedy.gain {
+        Gain::Forecast { load_that_fits, .. } => load_that_fits.value >= CLEAR,
+        _ => false,
+    };
+    helps.then_some(remedy)
+}
+
+/// RPS of these queues over CPUs with idle time; `None` if it is there already.
+pub(super) fn steer(judged: &Judged<'_>, queues: &[&Silo], room: &CpuSet) -> Option<Remedy> {
+    let room = room.minus(&judged.analysis.after().topology.dropped_from_rps());
+    let change = |silo: &&Silo| {
+        let knob = knobs::RpsCpus { netdev: silo.netdev.clone(), queue: silo.queue? };
+        let old = silo.rps_cpus.clone().filter(|old| silo.leased.is_none() && !room.is_subset(old));
+        let reason = format!("the cpu that polls {} has no idle time left", silo.label());
+        Some(Change::new(knob, old?, room.clone(), reason))
+    };
+    let changes: Vec<Change> = queues.iter().filter_map(change).collect();
+    if changes.is_empty() || room.is_empty() {
+        return None;
+    }
+    let labels: Vec<String> = queues.iter().map(|silo| silo.label()).collect();
+    let gain = judged.look.gain(&changes, "their cpus have no idle time left");
+    let what = format!("spread {} with RPS over the idle cpus {room}", labels.join(" and "));
+    Some(Remedy {
+        what,
+        gain,
+        cost: Some("an IPI and a softirq for every packet or every few packets".into()),
+        not_when: Some("one flow is the load: a flow stays on one cpu".into()),
+        changes,
+        interrupts_traffic: false,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::judge::findings::{Finding, FindingId, check};
+    use netsilo_model::cost::weights::Costs;
+    use netsilo_model::derive::analysis::Analysis;
+    use netsilo_model::synthetic::grid::Grid;
+    use netsilo_model::synthetic::scene::{Scene, SceneNetdev, SceneQueue};
+
+    /// Netdevs with a queue each, on these CPUs of four, with these loads and RPS.
+    fn scene(netdevs: &[(&str, u32, f64, &str)]) -> Scene {
+        let netdev = |(at, (name, cpu, load, rps)): (usize, &(&str, u32, f64, &str))| {
+            let queue = SceneQueue {
+                irq: Some(30 + at as u32),
+                cpus: CpuSet::from_cpu(CpuId(*cpu)),
+                rps_cpus: CpuSet::parse_list(rps).ok(),
+                packets_per_s: 90_000,
+                load: *load,
+                ..SceneQueue::default()
+            };
+            let (name, driver) = ((*name).to_owned(), "igb".to_owned());
+            SceneNetdev { name, driver, queues: vec![queue], ..SceneNetdev::default() }
+        };
+        let netdevs = netdevs.iter().enumerate().map(netdev).collect();
+        Scene { grid: Grid { l2s: 4, ..Grid::default() }, netdevs, ..Scene::default() }
+    }
+
+    fn found(scene: &Scene, id: FindingId) -> Option<Finding> {
+        let check = check(&Analysis::new(&scene.observation(), &Costs::default()));
+        check.findings.into_iter().find(|finding| finding.id == id)
+    }
+
+    /// The first remedy, and its changes in words.
+    fn remedy(scene: &Scene, id: FindingId) -> (String, Vec<String>) {
+        let finding = found(scene, id).unwrap();
+        let remedy = &finding.remedies[0];
+        let change = |change: &Change| format!("{}: {}", change.target, change.new);
+        (remedy.what.clone(), remedy.changes.iter().map(change).collect())
+    }
+
+    #[test]
+    fn rps_is_judged_for_all_netdevs_whose_cpus_are_full_together() {
+        let router = scene(&[("eth0", 0, 0.97, ""), ("eth1", 2, 0.97, "")]);
+        let (what, changes) = remedy(&router, FindingId::SoftirqOneCpu);
+        assert_eq!(what, "spread eth0 rx-0 and eth1 rx-0 with RPS over the idle cpus 1,3");
+        assert_eq!(changes, ["eth0 rx-0 rps_cpus: 1,3", "eth1 rx-0 rps_cpus: 1,3"]);
+        let spread = scene(&[("eth0", 0, 0.97, "1-3"), ("eth1", 2, 0.97, "1,3")]);
+        let (what, changes) = remedy(&spread, FindingId::SoftirqOneCpu);
+        assert!(changes.is_empty(), "RPS is on already: {what}");
+    }
+
+    #[test]
+    fn rps_to_itself_is_widened_if_the_cpu_is_full_and_else_switched_off() {
+        let changed = |load| {
+            let scene = scene(&[("eth0", 0, load, "0")]);
+            remedy(&scene, FindingId::RpsToItself).1
+        };
+        assert_eq!(changed(0.97), ["eth0 rx-0 rps_cpus: 1-3"]);
+        assert_eq!(changed(0.5), ["eth0 rx-0 rps_cpus: none"]);
+    }
+
+    #[test]
+    fn a_queue_of_a_thousandth_is_neither_relief_nor_company() {
+        let mut scene = scene(&[("eth0", 0, 0.97, "1-3"), ("eth1", 0, 0.001, "1-3")]);
+        scene.netdevs[1].queues[0].packets_per_s = 100;
+        let finding = found(&scene, FindingId::SoftirqOneCpu).unwrap();
+        let remedy = &finding.remedies[0];
+        assert!(remedy.changes.is_empty(), "{remedy:#?}");
+        assert!(found(&scene, FindingId::QueuesShareCore).is_none());
+        scene.netdevs[1].queues[0].packets_per_s = 2_000;
+        assert!(found(&scene, FindingId::QueuesShareCore).is_some());
     }
 }

@@ -7,7 +7,6 @@ mod stolen;
 
 use netsilo_model::derive::analysis::Analysis;
 use netsilo_model::derive::cpu_time::MIN_DIFFERENCE;
-use netsilo_model::machine::cpuset::CpuSet;
 use netsilo_model::snapshot::subject::Subject;
 
 use crate::judge::evidence::{Evidence, Gain, Measure, Remedy};
@@ -15,11 +14,9 @@ use crate::judge::findings::cpu_work::CpuWork;
 use crate::judge::findings::finding::{Finding, Severity};
 use crate::judge::findings::id::FindingId;
 use crate::judge::findings::judged::Judged;
-use crate::judge::findings::relief::{own, spread};
+use crate::judge::findings::relief::{OVERLOADED, best_verdict, own, room, spread, steer_all};
 use crate::judge::why::ksoftirqd;
 
-/// From this share of a CPU's time in receive work, the CPU is overloaded.
-const OVERLOADED: f64 = 0.6;
 /// If ksoftirqd runs or waits for this share of the time, it delays packets noticeably.
 const KSOFTIRQD: f64 = 0.1;
 /// From this share of a CPU's time, inter-processor interrupts are reported.
@@ -45,7 +42,7 @@ pub(super) fn find(judged: &Judged<'_>) -> Vec<Finding> {
     findings.extend(load.iter().filter_map(netfilter::find));
     findings.extend(load.iter().filter_map(|it| stolen::find(analysis, it)));
     findings.extend(affinity::find(judged, &load));
-    findings.extend(steering::find(analysis));
+    findings.extend(steering::find(judged, &load));
     findings.extend(load.iter().filter_map(|it| by_ipis(analysis, it)));
     findings.extend(load.iter().filter_map(misread));
     findings
@@ -56,12 +53,7 @@ fn overloaded(judged: &Judged<'_>, load: &CpuWork<'_>, all: &[CpuWork<'_>]) -> O
     if load.receiving() < OVERLOADED {
         return None;
     }
-    let apart = judged.analysis.after().topology.reserved();
-    let room: CpuSet = all
-        .iter()
-        .filter(|it| it.cpu != load.cpu && it.has_room() && !apart.contains(it.cpu))
-        .map(|it| it.cpu)
-        .collect();
+    let room = room(&judged.analysis.after().topology, all, load.cpu);
     if room.is_empty() {
         return None;
     }
@@ -84,7 +76,13 @@ fn overloaded(judged: &Judged<'_>, load: &CpuWork<'_>, all: &[CpuWork<'_>]) -> O
             room.len()
         ),
         evidence,
-        remedies: vec![spread(judged, load)],
+        remedies: match spread(judged, load) {
+            moves if !moves.changes.is_empty() => vec![moves],
+            none => {
+                let other = steer_all(judged, all, &room).or_else(|| best_verdict(judged, load));
+                vec![other.unwrap_or(none)]
+            }
+        },
     })
 }
 

@@ -5,6 +5,7 @@
 //! free core at the same distance. It stays if nothing gains. The reason names the algorithm that
 //! would choose the same CPU.
 
+use std::collections::BTreeMap;
 use std::fmt::Write as _;
 
 use netsilo_model::cost::problem::SECOND_NS;
@@ -38,6 +39,7 @@ fn suggest(capacity: &Capacity<'_>, vectors: &[Vector]) -> Vec<Suggestion> {
 pub(super) fn suggest_by(model: &Model<'_>) -> Vec<Suggestion> {
     let Model { capacity, vectors, .. } = model;
     let at = settled(capacity, vectors, solved(model));
+    let at = unstacked(model, at.clone()).filter(|it| stays(model, it)).unwrap_or(at);
     let placed = model.placed(&at);
     let llcs = capacity.topology.llc_groups().len();
     let mut suggestion = |(index, vector): (usize, &Vector)| {
@@ -94,6 +96,46 @@ fn settled(
         at = next;
     }
     at
+}
+
+/// Whether the solver would move nothing from there.
+fn stays(model: &Model<'_>, at: &[Option<CpuId>]) -> bool {
+    let mut vectors = model.vectors.to_vec();
+    vectors.iter_mut().zip(at).for_each(|(it, at)| it.present = at.or(it.present));
+    solved(&Model::new(model.capacity, &vectors)) == at
+}
+
+/// Moves what moves anyway to the one with the fewest vectors of several CPUs that are as good;
+/// `None` if that changes nothing.
+fn unstacked(model: &Model<'_>, mut at: Vec<Option<CpuId>>) -> Option<Vec<Option<CpuId>>> {
+    let first = at.clone();
+    let Model { cpus, vectors, .. } = model;
+    let mut counts: BTreeMap<CpuId, usize> = BTreeMap::new();
+    at.iter().flatten().for_each(|cpu| *counts.entry(*cpu).or_default() += 1);
+    let mut placed = model.placed(&at);
+    for (index, vector) in vectors.iter().enumerate() {
+        let Some(chosen) = at[index].filter(|cpu| vector.present != Some(*cpu)) else { continue };
+        let count = |cpu: CpuId| counts.get(&cpu).copied().unwrap_or(0);
+        let least = cpus.iter().map(|cpu| count(*cpu)).min().unwrap_or(0);
+        let Some(place) = model.place(&chosen).filter(|_| count(chosen) > least + 1) else {
+            continue;
+        };
+        let parts = placed.parts_by_place(index);
+        let cost = |place: usize| parts(place).total();
+        let limit = cost(place) + TOLD;
+        let is_as_good = |(place, cpu): &(usize, &CpuId)| {
+            vector.pool.contains(**cpu) && count(**cpu) + 1 < count(chosen) && cost(*place) <= limit
+        };
+        let others = cpus.iter().enumerate().filter(is_as_good);
+        if let Some((other, cpu)) = others.min_by_key(|(_, cpu)| (count(**cpu), **cpu)) {
+            drop(parts);
+            placed.shift(index, other);
+            *counts.entry(chosen).or_default() -= 1;
+            *counts.entry(*cpu).or_default() += 1;
+            at[index] = Some(*cpu);
+        }
+    }
+    (at != first).then_some(at)
 }
 
 /// What a move changes: the CPU time that it saves or costs, and how much work waits.

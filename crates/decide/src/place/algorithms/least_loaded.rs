@@ -71,7 +71,8 @@ fn place(
     margin: f64,
     loads: &CpuLoads<'_>,
 ) -> Option<CpuId> {
-    let rank = |cpu: &CpuId| (crowd(loads, *cpu), at != Some(*cpu), *cpu);
+    let rank =
+        |cpu: &CpuId| (crowd(loads, *cpu), at != Some(*cpu), loads.queues_at(*cpu), *cpu);
     let best = near.iter().copied().min_by_key(rank)?;
     let limit = crowd(loads, best) + millionths(margin);
     let good_enough = |cpu: &CpuId| near.contains(cpu) && crowd(loads, *cpu) <= limit;

@@ -112,7 +112,7 @@ fn crowded(judged: &Judged<'_>, load: &[CpuWork<'_>]) -> Vec<Finding> {
         return Vec::new();
     }
     let crowd = |(core, members): &(CpuSet, Vec<&CpuWork<'_>>)| {
-        let queues: Vec<&Silo> = members.iter().flat_map(|it| it.queues.iter().copied()).collect();
+        let queues: Vec<&Silo> = members.iter().flat_map(|it| it.busy_queues()).collect();
         let taken: f64 = members.iter().map(|it| it.receiving()).sum();
         (queues.len() >= 2 && taken >= CROWDED)
             .then(|| crowd(judged, core, members, &queues, taken, free.len()))
@@ -134,7 +134,7 @@ fn crowd(
         .iter()
         .all(|silo| silo.requested == judged.analysis.observation.after.default_smp_affinity);
     let mut evidence: Vec<Evidence> =
-        members.iter().flat_map(|it| it.queues.iter().map(|silo| own(silo, it.cpu))).collect();
+        members.iter().flat_map(|it| it.busy_queues().map(|silo| own(silo, it.cpu))).collect();
     evidence.push(Evidence::new(
         "in softirqs and interrupts, as a share of one cpu",
         Measure::Share(taken),

@@ -8,12 +8,25 @@ use netsilo_model::snapshot::netdev::NetdevIdentity;
 use netsilo_model::snapshot::subject::Subject;
 
 use crate::judge::evidence::{Evidence, Gain, Measure, Remedy};
+use crate::judge::findings::cpu_work::CpuWork;
 use crate::judge::findings::finding::{Finding, Severity};
 use crate::judge::findings::id::FindingId;
+use crate::judge::findings::judged::Judged;
+use crate::judge::findings::relief::{room, steer};
 use crate::judge::findings::softirq::affinity::OFTEN_PER_S;
 
-pub(super) fn find(analysis: &Analysis<'_>) -> Vec<Finding> {
-    let mut findings: Vec<Finding> = analysis.silos.queues.iter().filter_map(to_itself).collect();
+pub(super) fn find(judged: &Judged<'_>, load: &[CpuWork<'_>]) -> Vec<Finding> {
+    let analysis = judged.analysis;
+    let widened = |finding: Finding, silo: &Silo| {
+        let target = silo.rps_cpus.as_ref().and_then(CpuSet::single);
+        let full = load.iter().find(|it| Some(it.cpu) == target && it.is_full());
+        let idle = |it: &CpuWork<'_>| room(&analysis.after().topology, load, it.cpu);
+        let wider = full.and_then(|it| steer(judged, &[silo], &idle(it)));
+        let remedies = wider.into_iter().chain(finding.remedies).collect();
+        Finding { remedies, ..finding }
+    };
+    let found = |silo: &Silo| Some(widened(to_itself(silo)?, silo));
+    let mut findings: Vec<Finding> = analysis.silos.queues.iter().filter_map(found).collect();
     findings.extend(half_on(analysis));
     findings
 }
