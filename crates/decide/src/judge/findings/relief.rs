@@ -36,6 +36,9 @@ pub(super) fn spread(judged: &Judged<'_>, load: &CpuWork<'_>) -> Remedy {
             load.cpu
         )),
         (true, _) if judged.has_one_cpu() => Gain::Nothing("there is no other cpu".into()),
+        (true, 1) if load.queues[0].ignores_affinity => {
+            Gain::Nothing(kept(&judged.plan, &load.queues))
+        }
         (true, 1) => Gain::Nothing("moving its only queue would only make another cpu busy".into()),
         (true, _) => Gain::Nothing(kept(&judged.plan, &load.queues)),
         (false, _) => {
