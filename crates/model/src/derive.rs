@@ -5,6 +5,7 @@
 
 pub mod analysis;
 pub mod backlog;
+pub mod counted;
 pub mod coverage;
 pub mod cpu_time;
 pub mod drop_class;
@@ -27,6 +28,7 @@ pub mod sock_diag;
 pub mod stages;
 pub mod tap_readers;
 pub mod thread_share;
+pub mod unmapped;
 mod unread;
 pub mod utilization;
 pub mod wakeups;

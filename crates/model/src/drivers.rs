@@ -8,5 +8,6 @@ pub mod counters;
 pub mod irq_names;
 pub mod loss_stage;
 pub mod protocol_losses;
+pub mod queue_packets;
 pub mod software;
 pub mod table;

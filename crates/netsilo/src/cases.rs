@@ -27,6 +27,7 @@ mod choices;
 mod exports;
 mod knobs;
 mod remedies;
+mod unknown;
 mod values;
 
 use std::collections::{BTreeMap, BTreeSet};

@@ -115,13 +115,11 @@ impl<'a> Window<'a> {
         Some(silo.napi.as_ref().filter(|_| polls && !by_rps)?.to)
     }
 
-    /// The current CPU of an interrupt or kthread, by its settings.
+    /// The current CPU of an interrupt or kthread, by its settings, else where it arrives.
     pub(super) fn cpu(&self, target: &Target) -> Option<CpuId> {
         let requested = cpu_of(&target.value_in(self.after())?);
         let effective = || match target {
-            Target::IrqAffinity(knob) => {
-                self.after().irqs.get(&knob.irq)?.effective.as_ref()?.single()
-            }
+            Target::IrqAffinity(knob) => self.analysis.rates.cpu_of_irq(self.after(), knob.irq),
             _ => None,
         };
         requested.or_else(effective)

@@ -155,7 +155,8 @@ impl Memory {
             .map(|it| it.change);
         let moves: Vec<Change> =
             revert.iter().chain(moving).filter(|it| !is_xps(&it.target)).cloned().collect();
-        let xps = plan_xps(&apply_to(window.after(), &moves), &self.policy.goal);
+        let settings = apply_to(window.after(), &moves);
+        let xps = plan_xps(&window.analysis.rates, &settings, &self.policy.goal);
         let others = plan.changes.into_iter().filter(|change| !is_xps(&change.target));
         Plan { changes: ordered(others.chain(xps).collect()), ..plan }
     }

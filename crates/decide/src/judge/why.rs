@@ -10,6 +10,7 @@ mod explain;
 mod explanation;
 mod reader;
 mod software;
+mod unmapped;
 
 pub(crate) use cpu::ksoftirqd;
 pub use explain::why;

@@ -43,9 +43,11 @@ pub struct Vector {
     pub woken_by: BTreeMap<CpuId, WakeupRate>,
     /// Whether any packet arrived.
     pub traffic: bool,
+    /// Why that is not known, while the netdev received some.
+    pub not_counted: Option<String>,
     /// Share of one CPU's time that polling takes.
     pub load: f64,
-    /// Packets per second; interrupts per second if packets were not counted.
+    /// Packets per second; interrupts per second if nothing counted packets.
     pub packets_per_s: f64,
     /// Polls per second; interrupts per second if polls were not counted.
     pub polls_per_s: f64,
@@ -103,7 +105,7 @@ impl Vector {
         let sum = |silo: &Silo| silo.own_share.values().sum::<f64>();
         let interrupts =
             |silo: &Silo| silo.interrupts_per_s.iter().flatten().map(|(_, rate)| rate).sum();
-        let packets = |silo: &Silo| silo.packets_per_s.unwrap_or_else(|| interrupts(silo));
+        let packets = |silo: &Silo| silo.received_per_s().unwrap_or_else(|| interrupts(silo));
         let polls = |silo: &Silo| {
             silo.packets_per_s
                 .map(|_| silo.polls.values().map(|rate| rate.polls_per_s).sum::<f64>())
@@ -132,14 +134,11 @@ impl Vector {
             *idle_wakeups_on.entry(*cpu).or_default() += rate;
         }
         let known = Some(heaviest).filter(|silo| silo.readers_are_known());
-        let affinity = heaviest.requested.as_ref().and_then(CpuSet::single);
-        let in_effect = || heaviest.effective.as_ref().and_then(CpuSet::single);
         let mut woken_by: BTreeMap<CpuId, WakeupRate> = BTreeMap::new();
         for (cpu, rate) in silos.iter().flat_map(|silo| &silo.kthread_woken_by) {
             woken_by.entry(*cpu).or_default().add(*rate, 1.0);
         }
-        let present =
-            kthread.map_or_else(|| affinity.or_else(in_effect), |thread| thread.cpus.single());
+        let present = kthread.map_or(heaviest.interrupt_cpu, |thread| thread.cpus.single());
         Some(Self {
             label: heaviest.subject(),
             node,
@@ -149,6 +148,7 @@ impl Vector {
             waited: kthread.and(heaviest.kthread_time).map(|time| time.waited),
             woken_by,
             traffic: silos.iter().any(|silo| silo.has_traffic()),
+            not_counted: silos.iter().find_map(|silo| silo.not_counted.clone()),
             load: silos.iter().map(|silo| sum(silo)).sum(),
             packets_per_s: silos.iter().map(|silo| packets(silo)).sum(),
             polls_per_s: silos
@@ -179,7 +179,10 @@ impl Vector {
         match self.traffic {
             false => Some(match &self.completes {
                 Some(queue) => format!("it receives nothing and completes what {queue} sends"),
-                None => "no traffic seen".into(),
+                None => match &self.not_counted {
+                    Some(why) => format!("no interrupt arrived; its packets are not known: {why}"),
+                    None => "no traffic seen".into(),
+                },
             }),
             true if self.packets_per_s < TRAFFIC_FROM && self.load < LOAD_FROM => {
                 Some(format!("almost no traffic ({:.1} packets/s)", self.packets_per_s))

@@ -17,8 +17,7 @@ use crate::place::parts::Parts;
 use crate::place::{AlgorithmName, Completion, Suggestion, Vector};
 use crate::plan::contents::{Placement, Plan};
 use crate::plan::goal::Goal;
-use crate::plan::irq_changes::{affinity, refusal};
-use crate::plan::places::present;
+use crate::plan::irq_changes::{affinity, observed_refusal};
 use crate::plan::vectors::Group;
 
 /// Packets of a vector that leave through one tx queue.
@@ -178,7 +177,7 @@ pub(super) fn senders(
         let most = by_cpu.keys().map(rate).fold(0.0, f64::max);
         let stays = |cpu: &CpuId| rate(cpu) * (1.0 + assumed.leaving_sender) >= most;
         let first = || by_cpu.keys().copied().find(|cpu| rate(cpu) >= most);
-        let cpu = present(snapshot, irq).filter(stays).or_else(first)?;
+        let cpu = analysis.rates.cpu_of_irq(snapshot, irq).filter(stays).or_else(first)?;
         Some((irq, (cpu, by_cpu.remove(&cpu)?.heaviest?.1)))
     };
     all.into_iter().filter_map(followed).collect()
@@ -188,11 +187,12 @@ pub(super) fn senders(
 /// number, or if that one has no place, the CPU that sends most through it. `placements` are those
 /// of the rx queues.
 pub(super) fn follow(
-    snapshot: &Snapshot,
+    analysis: &Analysis<'_>,
     netdevs: &[&Netdev],
     senders: &BTreeMap<Irq, (CpuId, Subject)>,
     placements: &[Placement],
 ) -> Plan {
+    let snapshot = analysis.after();
     let mut part = Plan::default();
     let rx_queues = || snapshot.netdevs.iter().flat_map(|netdev| &netdev.rx_queues);
     let mut done: BTreeSet<Irq> = rx_queues().filter_map(|rx| Some(rx.irq.as_ref()?.to)).collect();
@@ -220,8 +220,8 @@ pub(super) fn follow(
             done.insert(irq);
             let label = Subject::TxQueue(netdev.name.clone(), tx.index);
             let state = snapshot.irqs.get(&irq);
-            let moves = present(snapshot, irq) != Some(cpu);
-            if let Some((cause, reason)) = refusal(snapshot, irq).filter(|_| moves) {
+            let moves = analysis.rates.cpu_of_irq(snapshot, irq) != Some(cpu);
+            if let Some((cause, reason)) = observed_refusal(analysis, irq).filter(|_| moves) {
                 part.refuse(&format!("{label} (irq {irq})"), cause, reason);
                 continue;
             }

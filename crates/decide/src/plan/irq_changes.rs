@@ -1,6 +1,7 @@
 //! Changes of interrupt affinity: why one is refused, and knobs that another program owns.
 
 use netsilo_model::change::{Change, Target, knobs};
+use netsilo_model::derive::analysis::Analysis;
 use netsilo_model::machine::cpuset::{CpuId, CpuSet};
 use netsilo_model::machine::ids::Irq;
 use netsilo_model::snapshot::host::{Snapshot, Writable};
@@ -9,6 +10,18 @@ use netsilo_model::snapshot::netdev::{Netdev, NetdevIdentity};
 use crate::plan::contents::{Plan, RefusalCause};
 use crate::plan::goal::Goal;
 use crate::plan::owners;
+
+/// Why an interrupt cannot be moved, by its settings or because it was seen to ignore them.
+pub(super) fn observed_refusal(
+    analysis: &Analysis<'_>,
+    irq: Irq,
+) -> Option<(RefusalCause, String)> {
+    let ignores = analysis.rates.irqs.get(&irq).is_some_and(|rates| rates.ignores_affinity);
+    let reason = "its interrupt controller accepts an affinity and ignores it";
+    let cause = RefusalCause::NoAffinitySupport;
+    let ignored = ignores.then(|| (cause, with_instead(analysis.after(), reason)));
+    refusal(analysis.after(), irq).or(ignored)
+}
 
 /// Why an interrupt cannot be moved, and what can be moved instead.
 pub(super) fn refusal(snapshot: &Snapshot, irq: Irq) -> Option<(RefusalCause, String)> {
@@ -21,11 +34,15 @@ pub(super) fn refusal(snapshot: &Snapshot, irq: Irq) -> Option<(RefusalCause, St
             (RefusalCause::NoAffinitySupport, "its interrupt controller cannot direct it")
         }
     };
+    Some((cause, with_instead(snapshot, reason)))
+}
+
+fn with_instead(snapshot: &Snapshot, reason: &str) -> String {
     let instead = match snapshot.topology.online.len() {
         ..2 => "",
         _ => "; RPS or threaded NAPI can move the work that it triggers",
     };
-    Some((cause, format!("{reason}{instead}")))
+    format!("{reason}{instead}")
 }
 
 pub(super) fn affinity(

@@ -4,6 +4,7 @@ use std::iter;
 
 use netsilo_model::change::{Change, ordered};
 use netsilo_model::derive::analysis::Analysis;
+use netsilo_model::derive::rates::Rates;
 use netsilo_model::snapshot::host::Snapshot;
 use netsilo_predict::live::forecast::AS_IT_IS;
 use netsilo_predict::live::judge::Judge;
@@ -138,7 +139,7 @@ fn measured(
 }
 
 /// Plans XPS alone, for the present placement of the interrupts.
-pub(crate) fn plan_xps(after: &Snapshot, goal: &Goal) -> Vec<Change> {
+pub(crate) fn plan_xps(rates: &Rates, after: &Snapshot, goal: &Goal) -> Vec<Change> {
     let (netdevs, _) = selection::netdevs(after, goal);
-    by_value::xps(after, &netdevs, &present_places(after), goal).changes
+    by_value::xps(after, &netdevs, &present_places(rates, after), goal).changes
 }

@@ -17,7 +17,7 @@ use crate::plan::irq_changes::affinity;
 use crate::plan::measured_outcome::{
     KnobValue, MeasuredBasis, MeasuredOutcome, MeasuredPlace, Polled, all_polled,
 };
-use crate::plan::places::{Places, present, present_places};
+use crate::plan::places::{Places, present_places};
 use crate::plan::vectors::Group;
 
 /// A measured outcome of this machine and workload.
@@ -67,7 +67,8 @@ impl<'a> MatchingOutcome<'a> {
     }
 
     /// The changes of interrupts that only tx queues have.
-    pub(super) fn completions(&self, snapshot: &Snapshot, netdevs: &[&Netdev]) -> Vec<Change> {
+    pub(super) fn completions(&self, analysis: &Analysis<'_>, netdevs: &[&Netdev]) -> Vec<Change> {
+        let snapshot = analysis.after();
         let mut changes = Vec::new();
         for netdev in netdevs.iter().filter(|netdev| netdev.up) {
             for tx in &netdev.tx_queues {
@@ -76,7 +77,7 @@ impl<'a> MatchingOutcome<'a> {
                 let Some((cpu, irq)) = cpu.zip(tx.irq.as_ref().map(|edge| edge.to)) else {
                     continue;
                 };
-                let moves = present(snapshot, irq) != Some(cpu);
+                let moves = analysis.rates.cpu_of_irq(snapshot, irq) != Some(cpu);
                 let reason = format!("{queue}: {}", self.words);
                 changes.extend(affinity(snapshot, irq, netdev, cpu, reason).filter(|_| moves));
             }
@@ -163,7 +164,7 @@ impl<'a> MatchingOutcome<'a> {
         if self.outcome.won {
             return Ok(());
         }
-        self.check_places(analysis, pool, &present_places(analysis.after()), &[])
+        self.check_places(analysis, pool, &present_places(&analysis.rates, analysis.after()), &[])
     }
 
     /// Whether the winner makes the NAPIs of a queue's netdev threaded, or not threaded.

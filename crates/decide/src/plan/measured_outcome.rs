@@ -10,13 +10,10 @@ use netsilo_model::derive::signature::Signature;
 use netsilo_model::machine::cpuset::{CpuId, CpuSet};
 use netsilo_model::machine::ids::Irq;
 use netsilo_model::machine::words::plural;
-use netsilo_model::snapshot::host::Snapshot;
 use netsilo_model::snapshot::netdev::NapiThread;
 use netsilo_model::snapshot::subject::Subject;
 use netsilo_trial::stats::Estimate;
 use serde::{Deserialize, Serialize};
-
-use crate::plan::places::present;
 
 /// The schema of [`MeasuredOutcome`] that this netsilo writes and reads.
 pub const SCHEMA: u32 = 1;
@@ -249,7 +246,7 @@ impl MeasuredState {
             others.extend(value.map(|value| KnobValue { target: target.clone(), value }));
         }
         Self {
-            places: kept.iter().map(|it| it.place(after)).collect(),
+            places: kept.iter().map(|it| it.place(now)).collect(),
             changes: winner.iter().filter(|change| !is_place(change)).cloned().collect(),
             others,
         }
@@ -283,10 +280,10 @@ impl Polled<'_> {
         self.is_moved_by(change) && (single || self.kthread.is_some())
     }
 
-    fn place(&self, snapshot: &Snapshot) -> MeasuredPlace {
+    fn place(&self, now: &Analysis<'_>) -> MeasuredPlace {
         MeasuredPlace {
             queue: self.queue.clone(),
-            irq: self.irq.and_then(|irq| present(snapshot, irq)),
+            irq: self.irq.and_then(|irq| now.rates.cpu_of_irq(now.after(), irq)),
             kthread: self.kthread.map(|thread| thread.cpus.clone()),
         }
     }

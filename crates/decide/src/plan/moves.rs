@@ -26,7 +26,12 @@ pub(crate) fn kept(plan: &Plan, queues: &[&Silo]) -> String {
     };
     let why = queues.iter().find_map(|silo| {
         let label = silo.label();
-        let (_, reason) = reasons().find(|(subject, _)| **subject == label)?;
+        // a refusal also names the interrupt
+        let is_its = |subject: &str| {
+            let rest = subject.strip_prefix(&label);
+            rest.is_some_and(|rest| rest.is_empty() || rest.starts_with(" (irq "))
+        };
+        let (_, reason) = reasons().find(|(subject, _)| is_its(subject))?;
         Some(format!("placement keeps {label}: {reason}"))
     });
     why.unwrap_or_else(|| "placement finds no better cpus for these queues".into())

@@ -78,7 +78,7 @@ pub(super) fn place(
     detail: Detail,
 ) -> (Places, Plan) {
     let after = analysis.after();
-    let mut places = present_places(after);
+    let mut places = present_places(&analysis.rates, analysis.after());
     let Some(pool) = pool.filter(|_| goal.irqs) else { return (places, Plan::default()) };
     let Prepared { groups, vectors, capacity, mut part } = prepare(analysis, netdevs, pool, goal);
     let model = LazyCell::new(|| Model::new(&capacity, &vectors));
@@ -120,10 +120,10 @@ pub(super) fn place(
     }
     let mut completions = match basis {
         Basis::Outcome(matching) => {
-            Plan { changes: matching.completions(after, netdevs), ..Plan::default() }
+            Plan { changes: matching.completions(analysis, netdevs), ..Plan::default() }
         }
         Basis::Present => Plan::default(),
-        Basis::Algorithms => follow(after, netdevs, &senders, &part.placements),
+        Basis::Algorithms => follow(analysis, netdevs, &senders, &part.placements),
     };
     changes.append(&mut completions.changes);
     let accepted = accept(after, goal, changes);
@@ -201,8 +201,8 @@ pub(super) fn prepare<'a>(
     let after = analysis.after();
     let (groups, mut part) = groups(analysis, netdevs);
     let (immovable, groups): (Vec<_>, Vec<_>) =
-        groups.into_iter().partition(|group| group.immovable(after).is_some());
-    part.refuse_all(immovable.iter().filter_map(|group| group.immovable(after)));
+        groups.into_iter().partition(|group| group.immovable(analysis).is_some());
+    part.refuse_all(immovable.iter().filter_map(|group| group.immovable(analysis)));
     let (rules, left_out) = VectorRules::new(after, goal, pool);
     part = part.and(left_out);
     let mut vectors: Vec<(Group<'_>, Vector, AlgorithmName)> = Vec::new();

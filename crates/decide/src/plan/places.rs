@@ -1,23 +1,17 @@
-//! The CPU of each interrupt: by its present settings, or after a plan.
+//! The CPU of each interrupt: as it is, or after a plan.
 
 use std::collections::BTreeMap;
 
-use netsilo_model::machine::cpuset::{CpuId, CpuSet};
+use netsilo_model::derive::rates::Rates;
+use netsilo_model::machine::cpuset::CpuId;
 use netsilo_model::machine::ids::Irq;
 use netsilo_model::snapshot::host::Snapshot;
 
 /// The CPU of each interrupt after the plan.
 pub(super) type Places = BTreeMap<Irq, CpuId>;
 
-/// The present CPU of each interrupt.
-pub(super) fn present_places(after: &Snapshot) -> Places {
-    after.irqs.keys().filter_map(|irq| Some((*irq, present(after, *irq)?))).collect()
-}
-
-/// The CPU of an interrupt by its settings: the requested affinity, or the effective one where the
-/// requested one names several CPUs.
-pub(super) fn present(snapshot: &Snapshot, irq: Irq) -> Option<CpuId> {
-    let state = snapshot.irqs.get(&irq)?;
-    let requested = state.requested.as_ref().and_then(CpuSet::single);
-    requested.or_else(|| state.effective.as_ref().and_then(CpuSet::single))
+/// The CPU of each interrupt under these settings.
+pub(super) fn present_places(rates: &Rates, settings: &Snapshot) -> Places {
+    let irqs = settings.irqs.keys();
+    irqs.filter_map(|irq| Some((*irq, rates.cpu_of_irq(settings, *irq)?))).collect()
 }

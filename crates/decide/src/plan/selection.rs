@@ -23,7 +23,15 @@ pub(super) fn netdevs<'a>(snapshot: &'a Snapshot, goal: &Goal) -> (Vec<&'a Netde
         if goal.rps.is_some() || goal.rfs.is_some() {
             let others = || up().filter(|netdev| SoftwareNetdev::is_on_backlogs(netdev));
             if chosen.is_empty() {
-                chosen = others().collect();
+                // devices whose interrupts are not known, else backlogs
+                let is_device = |netdev: &&Netdev| {
+                    let mut queues = netdev.rx_queues.iter();
+                    netdev.device_path.is_some() && queues.any(|queue| queue.rps_cpus.is_some())
+                };
+                chosen = up().filter(is_device).collect();
+                if chosen.is_empty() {
+                    chosen = others().collect();
+                }
             } else if let Some(first) = others().next().filter(|_| has_rps || goal.rfs.is_some()) {
                 let what = if has_rps { "RPS and RFS" } else { "RFS" };
                 let (first, more) = (&first.name, others().count() - 1);

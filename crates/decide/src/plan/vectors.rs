@@ -17,7 +17,7 @@ use crate::place::{AlgorithmName, Vector};
 use crate::plan::contents::{Placement, Plan, Refusal};
 use crate::plan::free_vectors::FreeVectors;
 use crate::plan::goal::{Goal, Override};
-use crate::plan::irq_changes::{affinity, refusal};
+use crate::plan::irq_changes::{affinity, observed_refusal};
 use crate::plan::placement_cost::PlacedCost;
 use crate::plan::selection;
 
@@ -223,9 +223,9 @@ impl Group<'_> {
     }
 
     /// Why the group cannot be moved. A kthread can always be moved, even if its interrupt cannot.
-    pub(super) fn immovable(&self, snapshot: &Snapshot) -> Option<Refusal> {
+    pub(super) fn immovable(&self, analysis: &Analysis<'_>) -> Option<Refusal> {
         let irq = self.irq.filter(|_| self.kthread().is_none())?;
-        let (cause, reason) = refusal(snapshot, irq)?;
+        let (cause, reason) = observed_refusal(analysis, irq)?;
         Some(Refusal::new(&format!("{} (irq {irq})", self.label()), cause, reason))
     }
 
@@ -293,7 +293,8 @@ impl Group<'_> {
         cpu: CpuId,
         label: &Subject,
     ) -> Option<Change> {
-        let writable = snapshot.irqs.get(&self.irq?)?.writable == Writable::Yes;
+        let ignores = self.silos.iter().any(|silo| silo.ignores_affinity);
+        let writable = !ignores && snapshot.irqs.get(&self.irq?)?.writable == Writable::Yes;
         let reason = format!(
             "{label}: its interrupt only wakes the NAPI's kthread, on the same cpu without an ipi"
         );

@@ -4,7 +4,7 @@
 use std::collections::BTreeMap;
 
 use netsilo_model::machine::cpuset::CpuSet;
-use netsilo_model::rss::load::TableLoad;
+use netsilo_model::rss::load::{TableLoad, has_received};
 use netsilo_model::rss::model::{CheckedModel, Fit, KeySource, PredictedQueue, flows_on};
 use netsilo_model::snapshot::ethtool::{FlowType, HashFields};
 use netsilo_model::snapshot::flow::{Flow, FlowSpec};
@@ -67,10 +67,10 @@ pub struct TableLoadReport {
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct QueueLoad {
-    /// Flows.
-    pub flows: usize,
-    /// Packets.
-    pub packets: u64,
+    /// Flows; `None` if those of the netdev were not counted.
+    pub flows: Option<usize>,
+    /// Their packets.
+    pub packets: Option<u64>,
     /// Number of table entries that lead to it.
     pub entries: usize,
 }
@@ -105,8 +105,13 @@ pub fn netdev_rss(observation: &Observation, netdev: &Netdev) -> NetdevRss {
     for flow in flows_on(observation, netdev) {
         let Some(queue) = flow.queue else { continue };
         let taken = queues.entry(queue).or_default();
-        taken.flows += 1;
-        taken.packets = taken.packets.saturating_add(flow.packets);
+        taken.flows = Some(taken.flows.unwrap_or(0) + 1);
+        taken.packets = Some(taken.packets.unwrap_or(0).saturating_add(flow.packets));
+    }
+    if flows_on(observation, netdev).next().is_some() || !has_received(observation, netdev) {
+        for taken in queues.values_mut() {
+            (taken.flows, taken.packets) = (taken.flows.or(Some(0)), taken.packets.or(Some(0)));
+        }
     }
     let fields = netdev.ethtool.iter().flat_map(|ethtool| &ethtool.flow_hash);
     NetdevRss {

@@ -66,12 +66,13 @@ pub(super) fn totals(analysis: &Analysis<'_>) -> HostTotals {
     let sees_all = attribution.source == AttributionSource::Bpf;
     let bytes = (counted && (sees_all || all > 0.0)).then_some(all);
     let polled = silos.queues.iter().filter_map(|silo| silo.packets_per_s);
+    let is_whole = silos.queues.iter().all(|silo| silo.not_counted.is_none());
     let mut seen = BTreeSet::new();
     let interrupts =
         silos.queues.iter().filter(|silo| silo.irq.as_ref().is_some_and(|irq| seen.insert(irq.to)));
     HostTotals {
         bytes_per_s: bytes,
-        packets_per_s: (polled.clone().count() > 0).then(|| polled.sum()),
+        packets_per_s: (is_whole && polled.clone().count() > 0).then(|| polled.sum()),
         interrupts_per_s: interrupts
             .flat_map(|silo| silo.interrupts_per_s.iter().flatten())
             .map(|(_, rate)| rate)

@@ -66,3 +66,12 @@ fn has(log: &[LogEntry], kind: LogKind) -> bool {
 fn by_someone_else(world: &mut World, irq: u32, cpu: u32) {
     world.settings.irqs.get_mut(&Irq(irq)).unwrap().requested = Some(CpuSet::from_cpu(CpuId(cpu)));
 }
+
+#[test]
+fn an_interrupt_whose_controller_ignores_its_affinity_is_written_once() {
+    let mut scene = scene(1);
+    scene.netdevs[0].queues[0].arrives_on = Some(CpuId(0));
+    let mut world = World::new(scene, policy(AlgorithmName::NearConsumer), 1);
+    world.steps(HOUR);
+    assert_eq!(world.most_writes(), 1);
+}

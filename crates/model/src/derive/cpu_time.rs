@@ -97,6 +97,8 @@ impl CpuTimeShares {
             let idle = |c: &CpuCounters| c.stat.idle.saturating_add(c.stat.iowait);
             (idle(new).saturating_sub(idle(old)) as f64 / TICKS_PER_S / elapsed).min(1.0)
         };
+        // a row that stands still shows nothing
+        let both = both.filter(|both| ticks(both) > 0.0);
         Self {
             ticks: rates.cpus.get(&cpu).and_then(|rates| rates.shares),
             idle: both.as_ref().map(idle),
@@ -190,6 +192,15 @@ mod tests {
         (stat.idle, stat.iowait, stat.user) = (u64::MAX, u64::MAX, u64::MAX);
         let rates = crate::derive::rates::rates(&observation.before, &observation.after);
         assert_eq!(CpuTimeShares::from_observation(&observation, &rates, cpu).idle, Some(1.0));
+    }
+
+    #[test]
+    fn a_row_that_stands_still_shows_no_time() {
+        let mut observation = crate::synthetic::scene::Scene::default().observation();
+        observation.after.cpus = observation.before.cpus.clone();
+        let rates = crate::derive::rates::rates(&observation.before, &observation.after);
+        let split = CpuTimeShares::from_observation(&observation, &rates, CpuId(0));
+        assert_eq!((split.ticks, split.idle, split.uncounted), (None, None, None));
     }
 
     #[test]

@@ -1,5 +1,7 @@
 //! Notes for the user of a report, as sentences.
 
+use std::collections::BTreeMap;
+
 use crate::derive::rates::Rates;
 use crate::derive::silo::{Silos, Unread};
 use crate::machine::words::{bytes_per_s, plural};
@@ -29,6 +31,7 @@ pub fn notes(observation: &Observation, rates: &Rates, silos: &Silos) -> Vec<Str
     notes.extend(unresolved(silos));
     notes.extend(unread(observation, silos));
     notes.extend(after.netdevs.iter().filter_map(unknown_interrupts));
+    notes.extend(not_counted(silos));
     notes.extend(redirecting(after));
     notes.extend(after.knob_owners.iter().map(|writer| {
         let knobs: Vec<&str> = writer.writes.iter().map(|knob| knob_name(*knob)).collect();
@@ -36,6 +39,20 @@ pub fn notes(observation: &Observation, rates: &Rates, silos: &Silos) -> Vec<Str
     }));
     notes.extend(after.gaps.iter().map(|gap| format!("could not read {}: {}", gap.what, gap.why)));
     notes
+}
+
+/// The netdevs that received packets on queues whose packets were not counted.
+fn not_counted(silos: &Silos) -> Vec<String> {
+    let mut netdevs: BTreeMap<(&str, &str), usize> = BTreeMap::new();
+    for silo in &silos.queues {
+        if let Some(why) = &silo.not_counted {
+            *netdevs.entry((&silo.netdev.name, why)).or_default() += 1;
+        }
+    }
+    let note = |((netdev, why), count): ((&str, &str), usize)| {
+        format!("{netdev}: packets of {} are not known: {why}", plural(count, "rx queue"))
+    };
+    netdevs.into_iter().map(note).collect()
 }
 
 /// The user's name for what another program writes.

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-use crate::machine::cpuset::CpuId;
+use crate::machine::cpuset::{CpuId, CpuSet};
 use crate::machine::ids::Irq;
 use crate::snapshot::host::{CpuCounters, CpuStat, IrqState, Snapshot, Softnet};
 use crate::snapshot::netdev::Netdev;
@@ -16,6 +16,16 @@ use crate::snapshot::netdev::Netdev;
 /// Upper limit of a CPU counter's growth per second; a decrease that implies more is a reset, not a
 /// wrap-around.
 const FASTEST_PER_S: f64 = 1e8;
+
+/// Share of an interrupt from which a CPU is the one where it arrives.
+const NEARLY_ALL: f64 = 0.9;
+
+/// Least number of interrupts that show where one arrives. On x86, the first one after a change of
+/// affinity still arrives on the old CPU.
+const ENOUGH: f64 = 20.0;
+
+/// Share of an interrupt below which some arrived on a CPU by chance.
+const STRAY: f64 = 0.01;
 
 /// Rates between two snapshots.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
@@ -35,6 +45,19 @@ pub struct Rates {
     /// out.
     #[serde(default)]
     pub protocols: BTreeMap<String, f64>,
+}
+
+impl Rates {
+    /// The CPU of an interrupt: the only one that is requested or, of several, effective. Where the
+    /// kernel does not say (before 4.13), or the interrupt ignores it, the one on which nearly all
+    /// of it arrived.
+    pub fn cpu_of_irq(&self, settings: &Snapshot, irq: Irq) -> Option<CpuId> {
+        let (state, rates) = (settings.irqs.get(&irq)?, self.irqs.get(&irq));
+        let settings = [&state.requested, &state.effective].into_iter().flatten();
+        let set = settings.filter(|_| !rates.is_some_and(|rates| rates.ignores_affinity));
+        let mut single = set.filter_map(CpuSet::single);
+        single.next().or_else(|| rates?.mostly_on())
+    }
 }
 
 /// Rates of one CPU.
@@ -100,6 +123,19 @@ pub struct IrqRates {
     pub per_s: BTreeMap<CpuId, f64>,
     /// Sum over these CPUs.
     pub total_per_s: f64,
+    /// It was requested on the same CPUs in both snapshots, and arrived only on others: its
+    /// controller accepts an affinity and ignores it.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub ignores_affinity: bool,
+}
+
+impl IrqRates {
+    /// The CPU on which nearly all of these interrupts arrived: those before a move, and stray
+    /// ones, may have arrived elsewhere.
+    pub fn mostly_on(&self) -> Option<CpuId> {
+        let least = (NEARLY_ALL * self.total_per_s).max(f64::MIN_POSITIVE);
+        self.per_s.iter().find(|(_, rate)| **rate >= least).map(|(cpu, _)| *cpu)
+    }
 }
 
 /// Computes the rates between two snapshots of one host.
@@ -196,9 +232,29 @@ fn irqs(before: &Snapshot, after: &Snapshot, elapsed: Duration) -> BTreeMap<Irq,
     let pairs = after.irqs.iter().filter_map(|(irq, new)| Some((*irq, before.irqs.get(irq)?, new)));
     let same = pairs.filter(|(_, old, new)| old.actions == new.actions);
     same.filter_map(|(irq, old, new)| {
-        Some((irq, irq_rates(old, new, |cpu| stayed.contains(cpu), elapsed)?))
+        let rates = irq_rates(old, new, |cpu| stayed.contains(cpu), elapsed)?;
+        let ignores_affinity = ignores_affinity(old, new, &rates, &stayed, elapsed);
+        Some((irq, IrqRates { ignores_affinity, ..rates }))
     })
     .collect()
+}
+
+/// Whether an interrupt arrived nowhere that was requested of it all the time.
+fn ignores_affinity(
+    old: &IrqState,
+    new: &IrqState,
+    rates: &IrqRates,
+    online: &CpuSet,
+    elapsed: Duration,
+) -> bool {
+    let Some(requested) = new.requested.as_ref().filter(|_| old.requested == new.requested) else {
+        return false;
+    };
+    let there: f64 =
+        rates.per_s.iter().filter(|(cpu, _)| requested.contains(**cpu)).map(|it| it.1).sum();
+    requested.intersects(online)
+        && rates.total_per_s * elapsed.as_secs_f64() >= ENOUGH
+        && there < STRAY * rates.total_per_s
 }
 
 /// The rates of one interrupt; `None` when a count was reset: another interrupt then has the same
@@ -212,7 +268,7 @@ fn irq_rates(
     let grew = both(&old.counts, &new.counts).filter(|(cpu, old, new)| old != new && stayed(*cpu));
     let rate = |(cpu, old, new)| Some((cpu, per_s(growth(old, new, elapsed)?, elapsed)?));
     let per_s: BTreeMap<CpuId, f64> = grew.map(rate).collect::<Option<_>>()?;
-    Some(IrqRates { total_per_s: per_s.values().sum(), per_s })
+    Some(IrqRates { total_per_s: per_s.values().sum(), per_s, ignores_affinity: false })
 }
 
 /// The counts of each CPU in both maps, in one pass; a missing count is 0.
@@ -283,7 +339,6 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
-    use crate::machine::cpuset::CpuSet;
 
     fn at(seconds: u64, cpus: &[u32]) -> Snapshot {
         let mut snapshot = Snapshot { at: Duration::from_secs(seconds), ..Snapshot::default() };

@@ -70,14 +70,32 @@ pub struct Silo {
     pub effective: Option<CpuSet>,
     /// Whether the interrupt can be moved; `None` if unknown.
     pub writable: Option<Writable>,
+    /// The interrupt was seen to arrive elsewhere than requested all the time.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub ignores_affinity: bool,
+    /// The CPU of the interrupt: the only one requested or effective, unless it ignores that; else
+    /// that on which nearly all of it arrived. `None` if it has no single CPU.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub interrupt_cpu: Option<CpuId>,
     /// Its NAPI instance.
     pub napi: Option<Association<NapiId>>,
     /// The NAPI's kthread, if threaded.
     pub kthread: Option<NapiThread>,
-    /// Packets per second returned by its polls; `None` if polls were not counted.
+    /// Packets per second returned by its polls; `None` if polls were not counted, or if no poll of
+    /// the netdev returned a packet although it received some.
     pub packets_per_s: Option<f64>,
+    /// Packets per second that its driver counted, or of a netdev with one rx queue the netdev,
+    /// where polls did not count them.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub counted_per_s: Option<f64>,
+    /// Why it is not known how many packets arrived, while the netdev received some.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub not_counted: Option<String>,
     /// Polls by CPU.
     pub polls: BTreeMap<CpuId, PollRate>,
+    /// CPUs where a program polls it outside of softirqs (busy polling).
+    #[serde(default, skip_serializing_if = "CpuSet::is_empty")]
+    pub busy_polled: CpuSet,
     /// Share of the bytes by the CPU that ran the protocol; with RPS this differs from the polling
     /// CPU.
     pub protocol_cpus: BTreeMap<CpuId, f64>,
@@ -85,7 +103,8 @@ pub struct Silo {
     pub interrupts_per_s: Option<BTreeMap<CpuId, f64>>,
     /// Softirq time of the polling CPU.
     pub softirq: Option<SoftirqShare>,
-    /// Estimated share of each CPU's time that polling this queue takes.
+    /// Estimated share of each CPU's time that polling this queue takes; without the CPUs where it
+    /// is busy-polled.
     ///
     /// It is the CPU's NET_RX time (%sys if threaded) in proportion to the time of the polls; to
     /// packets if that was not measured, to interrupts if polls were not counted. Where a kthread
@@ -281,11 +300,18 @@ impl Silo {
         }
     }
 
-    /// Whether any packet arrived.
+    /// Packets per second, as its polls returned them, else as a counter shows them; `None` if
+    /// nothing counted them.
+    pub fn received_per_s(&self) -> Option<f64> {
+        self.packets_per_s.or(self.counted_per_s)
+    }
+
+    /// Whether any packet is known to have arrived. If not, some may have arrived all the same:
+    /// see [`Self::not_counted`].
     pub fn has_traffic(&self) -> bool {
-        let polled = self.packets_per_s.is_some_and(|rate| rate > 0.0);
+        let polled = self.received_per_s().is_some_and(|rate| rate > 0.0);
         let read = self.bytes_per_s.is_some_and(|rate| rate > 0.0);
-        let interrupted = self.packets_per_s.is_none()
+        let interrupted = self.received_per_s().is_none()
             && self.interrupts_per_s.iter().flatten().any(|(_, rate)| *rate > 0.0);
         polled || read || interrupted || !self.forwards.is_empty()
     }
@@ -335,7 +361,7 @@ impl Silos {
         };
         let unknown = self.queues.iter().any(is_queueless)
             || self.unresolved.bytes_per_s > read.max(FEW_BYTES_PER_S);
-        unknown && silo.packets_per_s.is_none() && silo.bytes_per_s.unwrap_or(0.0) == 0.0
+        unknown && silo.received_per_s().is_none() && silo.bytes_per_s.unwrap_or(0.0) == 0.0
     }
 
     /// Locality of all bytes that arrived on a queue.

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 
+use crate::derive::counted::add_counted;
 use crate::derive::forwarding;
 use crate::derive::queue_map::{Origin, QueueMap};
 use crate::derive::rates::Rates;
@@ -12,13 +13,13 @@ use crate::derive::silo::{
 use crate::derive::thread_share::ThreadShare;
 use crate::derive::unread::add_unknown;
 use crate::derive::wakeups::{Wakeups, of_kthread};
-use crate::machine::cpuset::CpuId;
+use crate::machine::cpuset::{CpuId, CpuSet};
 use crate::machine::ids::{Irq, NapiId};
 use crate::parse::container::Container;
 use crate::parse::virtual_machine;
 use crate::snapshot::attribution::{
-    Attribution, AttributionSource, Consumption, Forwarded, Poll, Protocol, QueueResolution,
-    ReaderKind,
+    Attribution, AttributionSource, Consumption, CpuTime, Forwarded, Poll, Protocol,
+    QueueResolution, ReaderKind,
 };
 use crate::snapshot::host::Snapshot;
 use crate::snapshot::netdev::{Napi, NapiThread, Netdev, NetdevIdentity, RxQueue, TxQueue};
@@ -50,6 +51,8 @@ pub fn silos(observation: &Observation, rates: &Rates) -> Silos {
     for (index, silo) in queues.iter_mut().enumerate() {
         let origin = map.origin_at(index);
         measure(silo, polled.get(&origin).map_or(&[][..], Vec::as_slice), &per_cpu);
+        let irq = silo.irq.as_ref().map(|edge| edge.to);
+        silo.interrupt_cpu = irq.and_then(|irq| rates.cpu_of_irq(after, irq));
         let rows = sent.get(&origin).map_or(&[][..], Vec::as_slice);
         silo.forwards = forwarding::egress_shares(rows, seconds, silo.packets_per_s.unwrap_or(0.0));
         let rows = read.get(&origin).map_or(&[][..], Vec::as_slice);
@@ -68,6 +71,10 @@ pub fn silos(observation: &Observation, rates: &Rates) -> Silos {
             consumers: consumers(&rows, attribution, &wakeups),
         }
     };
+    for silo in &mut queues {
+        silo.busy_polled = per_cpu.busy_polled(silo);
+    }
+    add_counted(&mut queues, observation, rates);
     own_shares(&mut queues, &per_cpu);
     let unread_on_backlogs = add_unknown(&mut queues, observation, rates);
     let is_here = |row: &&&Consumption| after.machine.is_own_netns(row.consumer.netns);
@@ -94,6 +101,7 @@ struct PerCpu<'a> {
 /// What was polled on one CPU.
 #[derive(Clone, Copy)]
 struct Polled {
+    polls: u64,
     packets: u64,
     /// Time of all polls in nanoseconds; `None` if that of any packet was not measured.
     ns: Option<u64>,
@@ -104,7 +112,9 @@ impl<'a> PerCpu<'a> {
         let polled = counts_polls(attribution).then(|| {
             let mut polled = BTreeMap::new();
             for poll in &attribution.polls {
-                let sum = polled.entry(poll.cpu).or_insert(Polled { packets: 0, ns: Some(0) });
+                let none = Polled { polls: 0, packets: 0, ns: Some(0) };
+                let sum = polled.entry(poll.cpu).or_insert(none);
+                sum.polls = sum.polls.saturating_add(poll.polls);
                 sum.packets = sum.packets.saturating_add(poll.packets);
                 let ns = poll.ns.or((poll.packets == 0).then_some(0));
                 sum.ns = sum.ns.zip(ns).map(|(sum, ns)| sum.saturating_add(ns));
@@ -114,14 +124,27 @@ impl<'a> PerCpu<'a> {
         Self { rates, attribution, polled }
     }
 
-    fn measured_share(
-        &self,
-        cpu: CpuId,
-        nanoseconds: impl Fn(&crate::snapshot::attribution::CpuTime) -> u64,
-    ) -> Option<f64> {
+    fn measured_share(&self, cpu: CpuId, nanoseconds: impl Fn(&CpuTime) -> u64) -> Option<f64> {
         let elapsed = self.attribution.elapsed.as_secs_f64();
         let time = self.attribution.cpu_time.get(&cpu).filter(|_| elapsed > 0.0)?;
         Some((nanoseconds(time) as f64 / 1e9 / elapsed).min(1.0))
+    }
+
+    /// The CPUs that poll a queue often while the softirqs there are too short for that.
+    fn busy_polled(&self, silo: &Silo) -> CpuSet {
+        const OFTEN_PER_S: f64 = 1000.0;
+        /// No packet, and no poll without one, takes less time.
+        const LEAST_NS: f64 = 20.0;
+        let is_busy = |(cpu, rate): &(&CpuId, &PollRate)| {
+            let polled = self.polled.as_ref().and_then(|polled| polled.get(cpu));
+            let time = self.attribution.cpu_time.get(cpu);
+            let is_short = |(polled, time): (&Polled, &CpuTime)| {
+                time.net_rx_ns as f64 <= LEAST_NS * polled.polls.max(polled.packets) as f64
+            };
+            rate.polls_per_s >= OFTEN_PER_S && polled.zip(time).is_some_and(is_short)
+        };
+        let polls = silo.polls.iter().filter(|_| silo.kthread.is_none());
+        polls.filter(is_busy).map(|(cpu, _)| *cpu).collect()
     }
 
     fn softirq(&self, cpu: CpuId) -> Option<SoftirqShare> {
@@ -266,6 +289,7 @@ fn measure(silo: &mut Silo, polls: &[&Poll], per_cpu: &PerCpu<'_>) {
     silo.packets_per_s = known.then(|| silo.polls.values().map(|rate| rate.packets_per_s).sum());
     let irq = silo.irq.as_ref().and_then(|irq| per_cpu.rates.irqs.get(&irq.to));
     silo.interrupts_per_s = irq.map(|rates| rates.per_s.clone());
+    silo.ignores_affinity = irq.is_some_and(|rates| rates.ignores_affinity);
     silo.softirq = polling_cpu(silo).and_then(|cpu| per_cpu.softirq(cpu));
 }
 
@@ -327,6 +351,7 @@ fn own_shares(queues: &mut [Silo], per_cpu: &PerCpu<'_>) {
         let threaded = silo.kthread.is_some();
         silo.own_share = parts
             .into_iter()
+            .filter(|(cpu, _)| !silo.busy_polled.contains(*cpu))
             .filter_map(|(cpu, part)| Some((cpu, part * per_cpu.polling(cpu, threaded)?)))
             .collect();
     }

@@ -16,6 +16,14 @@ pub fn cpus(set: &CpuSet) -> String {
     }
 }
 
+/// A share in whole percent: only nothing is `0%`.
+pub fn whole_percent(share: f64) -> String {
+    match share * 100.0 {
+        it if it > 0.0 && it < 0.5 => "less than 1%".to_owned(),
+        it => format!("{it:.0}%"),
+    }
+}
+
 /// A rate, as `1.2 MB/s`.
 pub fn bytes_per_s(bytes: f64) -> String {
     match bytes {

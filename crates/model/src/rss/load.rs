@@ -12,6 +12,16 @@ use crate::snapshot::observation::Observation;
 /// a table never overflows, whatever a bundle contains.
 const MAX_PACKETS: u64 = 1 << 40;
 
+/// Why a netdev that received packets has no flows.
+const NOT_COUNTED: &str = "it received packets, and their flows were not counted";
+
+/// Whether a netdev received packets between the two snapshots.
+pub fn has_received(observation: &Observation, netdev: &Netdev) -> bool {
+    let packets = |netdev: &Netdev| netdev.statistics.get("rx_packets").copied();
+    let before = observation.before.netdevs.same(netdev).and_then(packets);
+    before.zip(packets(netdev)).is_some_and(|(before, after)| after > before)
+}
+
 /// The load of a netdev's indirection table, in packets.
 #[derive(Debug, Clone, PartialEq)]
 pub struct TableLoad {
@@ -44,6 +54,9 @@ impl TableLoad {
             return Err("its table or key changed during the observation".into());
         }
         let flows: Vec<&Flow> = flows_on(observation, netdev).collect();
+        if flows.is_empty() && has_received(observation, netdev) {
+            return Err(NOT_COUNTED.into());
+        }
         let hashes = flows.iter().any(|flow| flow.hash.is_some());
         let calibrated =
             if hashes { None } else { CheckedModel::from_observation(observation, netdev).ok() };

@@ -67,6 +67,8 @@ pub struct Scene {
     pub rps_default_mask: Option<CpuSet>,
     /// eBPF counted nothing, so only `/proc` is known.
     pub without_bpf: bool,
+    /// The kernel shows no effective affinity (before 4.13).
+    pub without_effective: bool,
     /// Whether it is a virtual machine; `None` if unknown.
     pub virtual_machine: Option<bool>,
 }
@@ -131,6 +133,8 @@ pub struct SceneQueue {
     pub tx_cpus: CpuSet,
     /// Whether the interrupt can be moved.
     pub writable: Writable,
+    /// The CPU where its interrupts arrive, and its packets are polled, whatever the settings say.
+    pub arrives_on: Option<CpuId>,
     /// `affinity_hint` of the interrupt.
     pub hint: Option<CpuSet>,
     /// CPUs where its kthread may run, if threaded.
@@ -215,6 +219,9 @@ impl Scene {
             netdev.interrupts(&mut snapshot.irqs);
             napi += netdev.queues.len() as u32;
         }
+        if self.without_effective {
+            snapshot.irqs.values_mut().for_each(|state| state.effective = None);
+        }
         snapshot.topology = topology.into();
         snapshot.free_vectors = self.free_vectors.clone();
         snapshot
@@ -253,13 +260,16 @@ impl Scene {
                 .for_each(|(name, count)| *count += scene.per_s[name] * SECONDS);
         }
         for poll in &attribution.polls {
-            let irq = self
-                .queues()
-                .find(|(napi, ..)| *napi == poll.napi)
-                .and_then(|(_, _, _, queue)| queue.irq);
-            if let Some(state) = irq.and_then(|irq| after.irqs.get_mut(&Irq(irq))) {
-                *state.counts.entry(poll.cpu).or_default() += poll.polls;
-            }
+            let queue = self.queues().find(|(napi, ..)| *napi == poll.napi);
+            let Some((_, at, _, queue)) = queue else { continue };
+            let Some(state) = queue.irq.and_then(|irq| after.irqs.get_mut(&Irq(irq))) else {
+                continue;
+            };
+            // The interrupt of a threaded NAPI only wakes the kthread.
+            let requested = state.requested.as_ref().filter(|_| self.netdevs[at].threaded);
+            let requested = requested.and_then(|it| it.and(&settings.topology.online).lowest());
+            let cpu = queue.arrives_on.or(requested).unwrap_or(poll.cpu);
+            *state.counts.entry(cpu).or_default() += poll.polls;
         }
         for (napi, netdev, _, queue) in self.queues() {
             let Some(waited) = queue.kthread_waited else { continue };
@@ -278,7 +288,13 @@ impl Scene {
     pub fn polled_on(&self, settings: &Snapshot, netdev: usize, queue: usize) -> Option<CpuId> {
         let (napi, at, index, _) =
             self.queues().find(|(_, at, i, _)| (*at, *i as usize) == (netdev, queue))?;
-        polled_on(settings, at, index, napi)
+        self.cpu_of(settings, at, index, napi)
+    }
+
+    /// The same by NAPI.
+    fn cpu_of(&self, settings: &Snapshot, at: usize, index: u32, napi: NapiId) -> Option<CpuId> {
+        let fixed = self.netdevs[at].queues[index as usize].arrives_on;
+        fixed.or_else(|| polled_on(settings, at, index, napi))
     }
 
     /// Observes the scene under its own settings.
@@ -310,7 +326,7 @@ impl Scene {
             self.busy.iter().filter(|busy| busy.cpus.contains(cpu)).map(|busy| busy.usr).sum();
         let threads = self.queues().filter(|(_, at, ..)| self.netdevs[*at].threaded);
         let on_it =
-            threads.filter(|(napi, at, i, _)| polled_on(settings, *at, *i, *napi) == Some(cpu));
+            threads.filter(|(napi, at, i, _)| self.cpu_of(settings, *at, *i, *napi) == Some(cpu));
         let sys: f64 = on_it.map(|(_, _, _, queue)| queue.load).sum();
         let ticks = |share: f64| (share * TICKS).round() as u64;
         let (softirq, sys) = (ticks(net_rx), ticks(sys));

@@ -297,7 +297,7 @@ impl Line<'_> {
     }
 }
 
-/// The rows: queues with traffic, under their netdevs, that match the filter.
+/// The rows: queues that have or may have traffic, under their netdevs, that match the filter.
 pub(crate) fn lines<'a>(window: &'a Window, filter: &str) -> Vec<Line<'a>> {
     let filter = filter.to_lowercase();
     let matches = |silo: &&Silo| {
@@ -306,7 +306,8 @@ pub(crate) fn lines<'a>(window: &'a Window, filter: &str) -> Vec<Line<'a>> {
     };
     let mut lines = Vec::new();
     for netdev in &window.report.netdevs {
-        let busy: Vec<&Silo> = netdev.queues.iter().filter(|silo| silo.has_traffic()).collect();
+        let may_be_busy = |silo: &&Silo| silo.has_traffic() || silo.not_counted.is_some();
+        let busy: Vec<&Silo> = netdev.queues.iter().filter(may_be_busy).collect();
         if busy.is_empty() {
             continue;
         }

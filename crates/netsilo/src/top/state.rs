@@ -203,7 +203,7 @@ impl History {
             }
         }
         for silo in window.report.netdevs.iter().flat_map(|netdev| &netdev.queues) {
-            if let Some(rate) = silo.packets_per_s {
+            if let Some(rate) = silo.received_per_s() {
                 add(self.packets.entry(silo.label()).or_default(), rate);
             }
         }

@@ -274,6 +274,10 @@ fn elsewhere(arrival: &Arrival) -> Option<String> {
     match arrival {
         Arrival::Arrived(_) | Arrival::NoTraffic => None,
         Arrival::StillElsewhere(cpu) => Some(format!("still arrives on cpu {cpu}")),
+        Arrival::Ignored(cpu) => Some(format!(
+            "arrives on cpu {cpu} alone: its interrupt controller accepted the affinity and \
+             ignores it; no further plan will move it"
+        )),
         Arrival::Unknown(why) => Some(format!("its counters cannot be read ({why})")),
     }
 }

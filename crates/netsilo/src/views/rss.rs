@@ -89,14 +89,10 @@ fn one(netdev: &NetdevRss, flows: bool) -> String {
     }
     let _ = writeln!(text, "  {:<7} {:>8} {:>8} {:>8}", "queue", "entries", "flows", "packets");
     for (queue, taken) in &netdev.queues {
-        let packets = units::count(taken.packets as f64);
-        let _ = writeln!(
-            text,
-            "  {:<7} {:>8} {:>8} {packets:>8}",
-            format!("rx-{queue}"),
-            taken.entries,
-            taken.flows
-        );
+        let packets = units::or_dash(taken.packets, |packets| units::count(packets as f64));
+        let flows = units::or_dash(taken.flows, |flows| flows.to_string());
+        let (queue, entries) = (format!("rx-{queue}"), taken.entries);
+        let _ = writeln!(text, "  {queue:<7} {entries:>8} {flows:>8} {packets:>8}");
     }
     if flows {
         netdev.flows.iter().for_each(|seen| flow(&mut text, seen));

@@ -140,7 +140,7 @@ pub(crate) fn netdev_title(netdev: &NetdevLine) -> String {
     } else if netdev.on_backlogs {
         parts.push("on the backlogs of the cpus that send".to_owned());
     }
-    if !netdev.queues.iter().any(Silo::has_traffic) {
+    if netdev.queues.iter().any(|silo| silo.packets_per_s.is_none()) {
         let rate = netdev.rx_packets_per_s.filter(|rate| *rate > 0.0);
         parts.extend(rate.map(|rate| format!("{}/s received", count(rate))));
     }
@@ -229,12 +229,20 @@ fn queue_row(silo: &Silo) -> Vec<Styled> {
         cpus(&silo.requested),
         cpus(&silo.effective),
         cell(polled_on(silo)),
-        cell(or_dash(silo.packets_per_s, count)),
+        cell(packets(silo)),
         softirq.unwrap_or_else(|| cell("-".into())),
         cell(steering(silo)),
         near_and_far(&silo.locality, None),
         cell(takers(silo)),
     ]
+}
+
+/// Packets per second of a queue; of one whose netdev received some, whether they are known.
+fn packets(silo: &Silo) -> String {
+    match silo.received_per_s() {
+        None if silo.not_counted.is_some() => "not known".to_owned(),
+        rate => or_dash(rate, count),
+    }
 }
 
 /// Below this share of a queue's packets, a CPU polled a few stray ones.

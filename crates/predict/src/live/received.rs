@@ -35,6 +35,11 @@ impl<'a> Received<'a> {
         self.queues.iter().all(|queue| !queue.is_backlog)
     }
 
+    /// Whether only the CPUs' softirqs show where it is polled, for all queues together.
+    pub fn is_unmapped(&self) -> bool {
+        self.silos().any(|it| it.irq.is_none() && it.kthread.is_none() && it.polls.is_empty())
+    }
+
     /// Packets per second.
     pub fn packets_per_s(&self) -> f64 {
         self.queues.iter().map(|queue| queue.packets).sum()
@@ -165,7 +170,7 @@ mod tests {
     #[test]
     fn packets_that_no_poll_of_the_netdev_returned_are_counted_by_the_netdev() {
         let packets = |observation: &Observation| {
-            with_work(observation, |_, received| received.packets_per_s())
+            with_work(observation, |_, received| received.packets_per_s().round())
         };
         let mut observation = scene(false).observation();
         assert_eq!(packets(&observation), 20_000.0);

@@ -159,7 +159,7 @@ impl Supposed {
             let polls = silo.polls.iter();
             let most = polls.max_by(|a, b| a.1.packets_per_s.total_cmp(&b.1.packets_per_s));
             let set = || silo.effective.as_ref().or(silo.requested.as_ref())?.lowest();
-            most.map(|(cpu, _)| *cpu).or_else(set)
+            most.map(|(cpu, _)| *cpu).or(silo.interrupt_cpu).or_else(set)
         };
         let taken: CpuSet = silos.iter().filter_map(|silo| home(silo)).collect();
         let node = silos.first().and_then(|silo| after.netdevs.identified(&silo.netdev)?.node);

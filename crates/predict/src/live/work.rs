@@ -8,6 +8,7 @@ use netsilo_model::derive::backlog::BacklogWork;
 use netsilo_model::derive::receive_work::{Bounds, movable_share, pinned_readers, steerable_share};
 use netsilo_model::derive::seen_costs::dilation;
 use netsilo_model::derive::silo::Silo;
+use netsilo_model::derive::unmapped::UnmappedWork;
 use netsilo_model::derive::utilization::{CpuUtilization, napi_kthreads, utilization};
 use netsilo_model::machine::cpuset::{CpuId, CpuSet, MAX_CPUS};
 use netsilo_model::machine::topology::{Levels, NodeId};
@@ -118,8 +119,11 @@ pub enum TooLittle {
     )]
     NoPolls,
     /// No packets arrived.
-    #[error("no rx queue received packets in the {0} observed: observe it under load")]
+    #[error("no netdev received packets in the {0} observed: observe it under load")]
     NoPackets(String),
+    /// Packets arrived, and it is not known on which CPUs.
+    #[error("{0} received packets, and which cpus poll it is not known: {1}")]
+    UnknownCpus(String, String),
     /// The hypervisor runs the CPUs now and then, or emulates them.
     #[error(
         "a packet seems to take {0:.0} us of softirq time: this guest's CPUs are emulated or often \
@@ -129,6 +133,24 @@ pub enum TooLittle {
     /// The cost of packets is not known.
     #[error("the softirq time of the queues' CPUs was too short to measure: observe longer (-i)")]
     NoCosts,
+}
+
+impl TooLittle {
+    /// Why no packets are known where none is.
+    fn nothing_known(analysis: &Analysis<'_>) -> Self {
+        let received = |it: &&Netdev| analysis.rate(it, "rx_packets").is_some_and(|it| it > 0.0);
+        let mut receiving: Vec<&Netdev> = analysis.running().filter(received).collect();
+        receiving.sort_by(|a, b| {
+            let [a, b] = [a, b].map(|it| analysis.rate(it, "rx_packets").unwrap_or(0.0));
+            b.total_cmp(&a)
+        });
+        let Some(most) = receiving.first() else {
+            return Self::NoPackets(format!("{:.0?}", analysis.rates.elapsed));
+        };
+        let told = UnmappedWork::of(analysis, most).and_then(Result::err);
+        let why = told.unwrap_or_else(|| "neither polls nor interrupts of it were seen".into());
+        Self::UnknownCpus(most.name.clone(), why)
+    }
 }
 
 impl<'a> Work<'a> {
@@ -169,7 +191,8 @@ impl<'a> Work<'a> {
             return Err(TooLittle::NoRates);
         }
         let silos = &analysis.silos.queues;
-        let busy = || silos.iter().filter(|silo| silo.has_traffic());
+        let is_placed = |silo: &&Silo| silo.has_traffic() && !is_unplaced(silo);
+        let busy = || silos.iter().filter(is_placed);
         if busy().next().is_some() && busy().all(|it| arriving(analysis, it).is_none()) {
             return Err(TooLittle::NoPolls);
         }
@@ -177,7 +200,8 @@ impl<'a> Work<'a> {
             let rows = reads(analysis, silo).collect::<Vec<_>>();
             Queue::new(Cow::Borrowed(silo), arriving(analysis, silo)?, &rows)
         });
-        let mut queues: Vec<Queue<'_>> = queues.chain(backlogs(analysis)).collect();
+        let queues = queues.chain(backlogs(analysis)).chain(unmapped(analysis));
+        let mut queues: Vec<Queue<'_>> = queues.collect();
         count_flows(analysis, &mut queues);
         for queue in queues.iter_mut().filter(|queue| !queue.is_backlog) {
             queue.steered_ns = steered_ns(analysis, queue);
@@ -185,7 +209,7 @@ impl<'a> Work<'a> {
         }
         let all: f64 = queues.iter().map(|queue| queue.packets).sum();
         if all <= 0.0 {
-            return Err(TooLittle::NoPackets(format!("{:.0?}", analysis.rates.elapsed)));
+            return Err(TooLittle::nothing_known(analysis));
         }
         let work = utilization(analysis);
         let cpus = work.iter().map(|(cpu, work)| (*cpu, cpu_time(work))).collect();
@@ -430,6 +454,17 @@ fn backlogs<'a>(analysis: &'a Analysis<'a>) -> impl Iterator<Item = Queue<'a>> {
     analysis.running().filter_map(of_netdev)
 }
 
+/// The work of netdevs without a known interrupt or poll, as far as the CPUs' softirqs tell it.
+fn unmapped<'a>(analysis: &'a Analysis<'a>) -> impl Iterator<Item = Queue<'a>> {
+    let of_netdev = |netdev: &'a Netdev| {
+        let work = UnmappedWork::of(analysis, netdev)?.ok()?;
+        let queue = Queue::new(Cow::Owned(work.silo(netdev)), work.packets_per_s, &[])?;
+        let batch = (work.packets_per_s / work.softirqs_per_s).clamp(1.0, MOST_BATCH);
+        Some(Queue { batch, ..queue })
+    };
+    analysis.running().filter_map(of_netdev)
+}
+
 /// Says of each queue on which node its netdev is, and which flows arrive there.
 fn count_flows(analysis: &Analysis<'_>, queues: &mut [Queue<'_>]) {
     let mut flows: HashMap<String, Option<Flows>> = HashMap::new();
@@ -475,7 +510,8 @@ fn wakeups(silo: &Silo) -> BTreeMap<CpuId, f64> {
 fn arriving(analysis: &Analysis<'_>, silo: &Silo) -> Option<f64> {
     let of_netdev = || analysis.silos_of(&silo.netdev.name);
     let are_counted = of_netdev().any(|it| it.packets_per_s > Some(0.0));
-    if let Some(packets) = silo.packets_per_s.filter(|_| are_counted) {
+    let counted = silo.counted_per_s.filter(|_| !is_unplaced(silo));
+    if let Some(packets) = silo.packets_per_s.filter(|_| are_counted).or(counted) {
         return Some(packets);
     }
     let all = *analysis.rates.netdevs.get(&silo.netdev.name)?.get("rx_packets")?;
@@ -536,6 +572,11 @@ fn polled_on(silo: &Silo) -> BTreeMap<CpuId, f64> {
     } else {
         silo.own_share.clone()
     }
+}
+
+/// Whether nothing shows which CPUs poll a queue.
+fn is_unplaced(silo: &Silo) -> bool {
+    silo.polls.is_empty() && silo.packets_per_s.is_none() && polled_on(silo).is_empty()
 }
 
 /// The reads of data that arrived on a queue.

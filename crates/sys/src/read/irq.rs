@@ -107,9 +107,10 @@ fn state(
     let file = |name: &str| format!("/proc/irq/{irq}/{name}");
     let requested = notes.get(&file("smp_affinity_list"), cpu_lists::list);
     // EINVAL without CONFIG_GENERIC_IRQ_EFFECTIVE_AFF_MASK; empty until the interrupt's first start
-    let effective = notes
-        .get(&file("effective_affinity_list"), cpu_lists::list)
-        .filter(|cpus| !cpus.is_empty());
+    let effective = notes.get(&file("effective_affinity_list"), cpu_lists::list);
+    let has_come = row.counts.values().any(|count| *count > 0);
+    let is_undirected = has_come && effective.as_ref().is_some_and(CpuSet::is_empty);
+    let effective = effective.filter(|cpus| !cpus.is_empty());
     let hint =
         || notes.get(&file("affinity_hint"), cpu_lists::mask).filter(|cpus| !cpus.is_empty());
     let node = || Some(NodeId(notes.get(&file("node"), scalar::number_or_none).flatten()?));
@@ -120,7 +121,7 @@ fn state(
     let mode = notes.note(notes.root.mode(&file("smp_affinity_list")));
     let flags =
         debugfs.then(|| notes.get(&format!("{DEBUGFS}/{irq}"), irq_debugfs::writable)).flatten();
-    let writable = writable(mode, flags, &row.chip);
+    let writable = writable(mode, flags, &row.chip, is_undirected);
     IrqState {
         actions: row.actions,
         chip: row.chip,
@@ -140,10 +141,20 @@ fn state(
 /// `irq_can_set_affinity_usr`. That is false for a managed interrupt, and for one whose controller
 /// cannot direct it. Controllers can direct message-signalled interrupts, so for those read-only
 /// means managed. Before 6.11 the mode carries no information. Without SMP there is no file.
-fn writable(mode: Option<u32>, flags: Option<Writable>, chip: &str) -> Writable {
+///
+/// An interrupt that has come and whose effective affinity is still empty `is_undirected`: its
+/// controller never took one (`irq_do_set_affinity`). Interrupts behind a GPIO and the MSIs of
+/// DesignWare's PCIe refuse writes, others accept and ignore them.
+fn writable(
+    mode: Option<u32>,
+    flags: Option<Writable>,
+    chip: &str,
+    is_undirected: bool,
+) -> Writable {
     match (mode, flags) {
         (None, _) => Writable::Unsupported,
         (_, Some(known @ (Writable::Managed | Writable::Unsupported))) => known,
+        _ if is_undirected => Writable::Unsupported,
         (Some(mode), _) if mode & 0o200 != 0 => Writable::Yes,
         _ if chip.contains("MSI") => Writable::Managed,
         _ => Writable::Unsupported,
@@ -156,13 +167,25 @@ mod tests {
 
     #[test]
     fn a_read_only_file_means_managed_if_the_controller_can_direct_the_interrupt() {
-        assert_eq!(writable(Some(0o644), None, "PCI-MSIX-0000:00:04.0 1-edge"), Writable::Yes);
-        assert_eq!(writable(Some(0o444), None, "PCI-MSIX-0000:00:04.0 1-edge"), Writable::Managed);
-        assert_eq!(writable(Some(0o444), None, "IO-APIC 2-edge"), Writable::Unsupported);
         assert_eq!(
-            writable(Some(0o644), Some(Writable::Managed), "PCI-MSI 1-edge"),
+            writable(Some(0o644), None, "PCI-MSIX-0000:00:04.0 1-edge", false),
+            Writable::Yes
+        );
+        assert_eq!(
+            writable(Some(0o444), None, "PCI-MSIX-0000:00:04.0 1-edge", false),
             Writable::Managed
         );
-        assert_eq!(writable(None, None, "PCI-MSI 1-edge"), Writable::Unsupported);
+        assert_eq!(writable(Some(0o444), None, "IO-APIC 2-edge", false), Writable::Unsupported);
+        assert_eq!(
+            writable(Some(0o644), Some(Writable::Managed), "PCI-MSI 1-edge", false),
+            Writable::Managed
+        );
+        assert_eq!(writable(None, None, "PCI-MSI 1-edge", false), Writable::Unsupported);
+    }
+
+    #[test]
+    fn a_controller_that_never_took_an_affinity_cannot_direct_the_interrupt() {
+        let gpio = |is_undirected| writable(Some(0o644), None, "gpio 12 Level", is_undirected);
+        assert_eq!([false, true].map(gpio), [Writable::Yes, Writable::Unsupported]);
     }
 }

@@ -22,6 +22,9 @@ pub const LIMIT: Duration = Duration::from_secs(2);
 /// The interval between reads of the counters.
 const STEP: Duration = Duration::from_millis(20);
 
+/// Least number of interrupts elsewhere that show that a new affinity is ignored.
+const ENOUGH: u64 = 20;
+
 /// Where an interrupt arrived after it was moved.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
@@ -31,8 +34,10 @@ pub enum Arrival {
     Arrived(CpuId),
     /// No interrupt occurred.
     NoTraffic,
-    /// Only on this CPU, which was not requested.
+    /// Only on this CPU, which was not requested; it may move with its next interrupt.
     StillElsewhere(CpuId),
+    /// Only on this CPU, again and again: its controller accepted the affinity and ignores it.
+    Ignored(CpuId),
     /// The counters cannot be read.
     Unknown(String),
 }
@@ -114,8 +119,13 @@ impl MovedIrq {
             .filter(|&(cpu, n)| before.get(cpu) != Some(n))
             .map(|(&cpu, _)| cpu)
             .collect();
+        let grew = |(cpu, now): (&CpuId, &u64)| {
+            now.wrapping_sub(before.get(cpu).copied().unwrap_or(0)) & u64::from(u32::MAX)
+        };
+        let many = now.iter().map(grew).fold(0, u64::saturating_add) >= ENOUGH;
         match (grown.and(&self.cpus).lowest(), grown.lowest()) {
             (Some(there), _) => Arrival::Arrived(there),
+            (None, Some(elsewhere)) if many => Arrival::Ignored(elsewhere),
             (None, Some(elsewhere)) => Arrival::StillElsewhere(elsewhere),
             (None, None) => Arrival::NoTraffic,
         }

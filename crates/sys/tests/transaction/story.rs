@@ -379,6 +379,19 @@ fn many_undone_transactions_do_not_make_the_journal_long() {
 }
 
 #[test]
+fn an_interrupt_that_keeps_arriving_elsewhere_ignores_its_affinity() {
+    let dir = tempdir();
+    let kernel = Fake::new(dir.path());
+    kernel.traffic.borrow_mut().extend([(28, "90,0,0,0,0,0,0,0".to_owned())]);
+    let plan = [change(&kernel, irq(28), cpus("4"))];
+    let wait = Duration::from_secs(2);
+    let mut options =
+        TransactionOptions { confirm_within: None, start_guard: &mut |_| Ok(()), wait };
+    let applied = apply::apply(&kernel, &kernel.state(), &plan, &mut options, &mut |_| {}).unwrap();
+    assert_eq!(applied.arrivals, [(Irq(28), Arrival::Ignored(CpuId(0)))]);
+}
+
+#[test]
 fn interrupts_that_do_not_arrive_are_reported() {
     let dir = tempdir();
     let kernel = Fake::new(dir.path());

@@ -56,6 +56,9 @@ pub(super) fn spread(judged: &Judged<'_>, load: &CpuWork<'_>) -> Remedy {
             load.cpu
         )),
         (true, _) if judged.has_one_cpu() => Gain::Nothing("there is no other cpu".into()),
+        (true, 1) if load.queues[0].ignores_affinity => {
+            Gain::Nothing(kept(&judged.plan, &load.queues))
+        }
         (true, 1) => Gain::Nothing("moving its only queue would only make another cpu busy".into()),
         (true, _) if alone.is_some() => {
             let label = alone.map(Silo::label).unwrap_or_default();

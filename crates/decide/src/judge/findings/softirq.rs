@@ -7,6 +7,7 @@ mod stolen;
 
 use netsilo_model::derive::analysis::Analysis;
 use netsilo_model::derive::cpu_time::MIN_DIFFERENCE;
+use netsilo_model::machine::words::whole_percent;
 use netsilo_model::snapshot::subject::Subject;
 
 use crate::judge::evidence::{Evidence, Gain, Measure, Remedy};
@@ -86,20 +87,22 @@ fn overloaded(judged: &Judged<'_>, load: &CpuWork<'_>, all: &[CpuWork<'_>]) -> O
     })
 }
 
-/// No CPU is overloaded by receive work; `None` if no CPU polls a queue.
+/// No CPU is overloaded by receive work; `None` if no CPU polls a queue, or if the time of one that
+/// does is not known.
 fn calm(load: &[CpuWork<'_>]) -> Option<Finding> {
-    let busiest = load
-        .iter()
-        .filter(|it| !it.queues.is_empty())
-        .max_by(|a, b| a.receiving().total_cmp(&b.receiving()))?;
+    let polling = || load.iter().filter(|it| !it.queues.is_empty());
+    if polling().any(|it| !it.is_known()) {
+        return None;
+    }
+    let busiest = polling().max_by(|a, b| a.receiving().total_cmp(&b.receiving()))?;
     (busiest.receiving() < OVERLOADED).then(|| Finding {
         id: FindingId::SoftirqCalm,
         severity: Severity::Ok,
         subject: Subject::Machine,
         title: format!(
-            "no cpu is overloaded by receive work: cpu {} does the most, {:.0}% of its time",
+            "no cpu is overloaded by receive work: cpu {} does the most, {} of its time",
             busiest.cpu,
-            busiest.receiving() * 100.0
+            whole_percent(busiest.receiving())
         ),
         evidence: busiest.evidence(),
         remedies: Vec::new(),

@@ -399,7 +399,7 @@ fn xps_gaps(analysis: &Analysis<'_>, netdev: &Netdev) -> Option<Finding> {
                 Gain::Unknown("the packets that each cpu sends were not counted".into()),
             )
             .not_when("those cpus never send")
-            .by(plan_xps(analysis.after(), &near)),
+            .by(plan_xps(&analysis.rates, analysis.after(), &near)),
         ],
     })
 }
@@ -415,7 +415,8 @@ fn completions_far(analysis: &Analysis<'_>, netdev: &Netdev) -> Option<Finding> 
         let on = analysis.after().irqs.get(&irq)?.effective.as_ref()?.single()?;
         let senders = queue.xps_cpus.as_ref().filter(|cpus| !cpus.is_empty())?;
         let near = topology.llc_of(on);
-        let rate = analysis.rates.irqs.get(&irq)?.total_per_s;
+        let rates = analysis.rates.irqs.get(&irq).filter(|rates| !rates.ignores_affinity)?;
+        let rate = rates.total_per_s;
         (apart && near.and(senders).is_empty() && rate >= 1000.0).then_some((
             queue.index,
             irq,

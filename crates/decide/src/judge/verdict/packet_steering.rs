@@ -388,12 +388,12 @@ pub(super) fn machine(look: &NetdevLook<'_>, targets: &CpuSet) -> Vec<Evidence> 
         let each = Measure::Text(format!("{each:.1}"));
         Evidence::new("packets per poll", each, "tp_btf/napi_poll, or /proc/interrupts")
     }));
-    let queues = look.received.silos().count();
-    reasons.push(Evidence::new(
-        "queues with traffic",
-        Measure::Count(queues as u64),
-        "napi_poll, or /proc/interrupts",
-    ));
+    let queues = if look.received.is_unmapped() {
+        Measure::Text("not known".into())
+    } else {
+        Measure::Count(look.received.silos().count() as u64)
+    };
+    reasons.push(Evidence::new("queues with traffic", queues, "napi_poll, or /proc/interrupts"));
     if let Some(flows) = look.received.flows() {
         reasons.push(Evidence::new(
             "flows, at least",

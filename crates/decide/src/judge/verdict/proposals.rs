@@ -2,6 +2,7 @@
 
 use std::collections::HashSet;
 
+use netsilo_model::derive::unmapped::UnmappedWork;
 use netsilo_model::machine::cpuset::CpuSet;
 use netsilo_model::snapshot::netdev::Netdev;
 use netsilo_predict::live::claim::Claim;
@@ -72,10 +73,14 @@ pub(crate) fn unsteerable(look: &Look<'_>, netdev: &Netdev) -> Option<f64> {
 /// The verdict on a netdev whose receive work is not its own, or was not counted.
 fn without_work(look: &Look<'_>, netdev: &Netdev, remedy: RemedyName) -> Option<RemedyVerdict> {
     let unknown = || {
-        let why = look.judge.as_ref().err().filter(|why| **why == TooLittle::NoPolls)?;
+        let no_polls = look.judge.as_ref().err().filter(|why| **why == TooLittle::NoPolls);
         let mut silos = look.analysis.silos_of(&netdev.name);
         let receives = netdev.up && silos.any(|silo| silo.has_traffic());
-        receives.then(|| RemedyVerdict::on(netdev, remedy, Claim::Unknown, why.to_string()))
+        let why = match UnmappedWork::of(look.analysis, netdev).filter(|_| netdev.up) {
+            Some(Err(why)) => format!("which cpus poll it is not known: {why}"),
+            _ => no_polls.filter(|_| receives)?.to_string(),
+        };
+        Some(RemedyVerdict::on(netdev, remedy, Claim::Unknown, why))
     };
     software::verdict(look.analysis, netdev, remedy).or_else(unknown)
 }

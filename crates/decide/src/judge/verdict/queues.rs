@@ -29,7 +29,7 @@ pub(super) fn spread(look: &NetdevLook<'_>, spread: &Plan) -> RemedyVerdict {
         RemedyVerdict::new(look, remedy, Claim::NoClearChange, because).reasons(shares(look))
     };
     let queues = look.queues();
-    if look.received.pollers().is_empty() {
+    if look.received.pollers().is_empty() || look.received.is_unmapped() {
         let because = "the cpu that polls each queue is not known";
         return RemedyVerdict::new(look, remedy, Claim::Unknown, because);
     }
@@ -67,7 +67,7 @@ pub(super) fn spread(look: &NetdevLook<'_>, spread: &Plan) -> RemedyVerdict {
 
 /// Whether nothing can move the queue's interrupt.
 fn is_fixed(silo: &Silo) -> bool {
-    silo.writable.as_ref().is_some_and(|writable| *writable != Writable::Yes)
+    silo.ignores_affinity || silo.writable.as_ref().is_some_and(|it| *it != Writable::Yes)
 }
 
 /// The verdict on more queues (ethtool channels).
@@ -88,7 +88,7 @@ pub(super) fn more(look: &NetdevLook<'_>) -> RemedyVerdict {
         };
         return no_change(why.into());
     }
-    if look.received.pollers().is_empty() {
+    if look.received.pollers().is_empty() || look.received.is_unmapped() {
         return RemedyVerdict::new(
             look,
             remedy,
@@ -180,6 +180,10 @@ pub(super) fn threaded(look: &NetdevLook<'_>) -> RemedyVerdict {
     }
     if look.netdev.threaded.is_some_and(|mode| mode > 0) {
         return no_change("it is on".into());
+    }
+    if look.received.is_unmapped() {
+        let because = "the cpu that polls each queue is not known";
+        return RemedyVerdict::new(look, remedy, Claim::Unknown, because);
     }
     let queues = look.queues();
     let fixed = queues.iter().all(|silo| is_fixed(silo));

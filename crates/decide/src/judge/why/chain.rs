@@ -3,6 +3,7 @@
 
 use netsilo_model::derive::analysis::Analysis;
 use netsilo_model::derive::silo::{PollRate, Silo, heaviest};
+use netsilo_model::derive::unmapped::UnmappedWork;
 use netsilo_model::drivers::software::{SoftwareNetdev, SoftwareReceive};
 use netsilo_model::machine::cpuset::{CpuId, CpuSet};
 use netsilo_model::machine::ids::Irq;
@@ -37,8 +38,7 @@ pub(super) fn queue_anywhere(analysis: &Analysis<'_>, silo: &Silo) -> LoadCause 
     let cpu = polled.or_else(interrupted);
     let place = match cpu {
         Some(cpu) => format!("on cpu {cpu}"),
-        None if may_receive(analysis, silo) => "polled on a cpu that is not known".to_owned(),
-        None => "idle".to_owned(),
+        None => without_cpu(analysis, silo).to_owned(),
     };
     LoadCause {
         name: format!("{} {place}", silo.label()),
@@ -49,20 +49,34 @@ pub(super) fn queue_anywhere(analysis: &Analysis<'_>, silo: &Silo) -> LoadCause 
     }
 }
 
-/// CPUs that poll a queue again and again and find little, while programs read its data there.
-fn polled_in_vain(silo: &Silo) -> Option<Fact> {
-    const OFTEN_PER_S: f64 = 1000.0;
+/// CPUs where a program polls a queue, and not a softirq.
+fn busy_polled(silo: &Silo) -> Option<Fact> {
     const FOUND_PER_POLL: f64 = 0.1;
+    const OFTEN_PER_S: f64 = 1000.0;
     let read_on = silo.read_on();
     let in_vain = |(cpu, rate): &(&CpuId, &PollRate)| {
         rate.polls_per_s >= OFTEN_PER_S
             && rate.packets_per_s < FOUND_PER_POLL * rate.polls_per_s
             && read_on.contains_key(cpu)
     };
-    let polls: Vec<_> = silo.polls.iter().filter(in_vain).collect();
-    let on: CpuSet = polls.iter().map(|(cpu, _)| **cpu).collect();
-    let rate: f64 = polls.iter().map(|(_, rate)| rate.polls_per_s).sum();
-    (silo.kthread.is_none() && !polls.is_empty()).then(|| {
+    let sum = |polls: &mut dyn Iterator<Item = (&CpuId, &PollRate)>| {
+        polls.fold((CpuSet::new(), 0.0), |(mut on, sum), (cpu, rate)| {
+            on.insert(*cpu);
+            (on, sum + rate.polls_per_s)
+        })
+    };
+    let polls = || silo.polls.iter().filter(|_| silo.kthread.is_none());
+    if !silo.busy_polled.is_empty() {
+        let (on, rate) = sum(&mut polls().filter(|(cpu, _)| silo.busy_polled.contains(**cpu)));
+        let text = format!(
+            "polled {rate:.0} times/s on {}, and hardly any of that in a softirq: a program \
+             busy-polls it (AF_XDP, SO_BUSY_POLL or epoll), in its own time",
+            cpus(&on)
+        );
+        return Some(Fact::new(text, "tp_btf/napi_poll, irq:softirq_entry/exit"));
+    }
+    let (on, rate) = sum(&mut polls().filter(in_vain));
+    (!on.is_empty()).then(|| {
         let text = format!(
             "polled {rate:.0} times/s on {} with few packets: a reader there may busy-poll",
             cpus(&on)
@@ -71,12 +85,18 @@ fn polled_in_vain(silo: &Silo) -> Option<Fact> {
     })
 }
 
-/// Whether packets may arrive on a queue whose polls and interrupts were not seen. This is so if
-/// its netdev receives some, and no NAPI is known that polled none of them.
-fn may_receive(analysis: &Analysis<'_>, silo: &Silo) -> bool {
-    let counters = analysis.rates.netdevs.get(&silo.netdev.name);
-    let received = counters.and_then(|counters| counters.get("rx_packets"));
-    silo.packets_per_s.is_none() && received.is_some_and(|rate| *rate > 0.0)
+/// What is known of a queue that no CPU was seen to poll.
+fn without_cpu(analysis: &Analysis<'_>, silo: &Silo) -> &'static str {
+    let netdev = analysis.rates.netdevs.get(&silo.netdev.name);
+    let received = netdev.and_then(|counters| counters.get("rx_packets")).copied();
+    let is_polled = |silo: &Silo| silo.received_per_s() > Some(0.0);
+    let is_missed = || !analysis.silos_of(&silo.netdev.name).any(is_polled);
+    match (silo.received_per_s(), received) {
+        (Some(0.0), Some(some)) if some > 0.0 && is_missed() => "whose few packets no poll took",
+        (Some(0.0), _) | (None, Some(0.0)) => "idle",
+        (None, None) => "whose packets were not counted",
+        _ => "polled on a cpu that is not known",
+    }
 }
 
 /// The cause of an interrupt without a known rx queue; `None` if the interrupt does not exist.
@@ -104,6 +124,17 @@ pub(super) fn interrupt(analysis: &Analysis<'_>, irq: Irq) -> Option<LoadCause> 
 
 fn evidence(analysis: &Analysis<'_>, silo: &Silo, cpu: Option<CpuId>) -> Vec<Evidence> {
     let mut evidence = Vec::new();
+    if let Some(rate) = silo.counted_per_s {
+        let source = "ethtool -S, or statistics/rx_packets of a netdev with one rx queue";
+        evidence.push(Evidence::new("packets received", Measure::PerSecond(rate), source));
+    }
+    if silo.not_counted.is_some() {
+        let netdev = analysis.rates.netdevs.get(&silo.netdev.name);
+        let rate = netdev.and_then(|counters| counters.get("rx_packets"));
+        let name = format!("packets that all queues of {} received", silo.netdev.name);
+        let source = "/sys/class/net/*/statistics/rx_packets";
+        evidence.extend(rate.map(|rate| Evidence::new(name, Measure::PerSecond(*rate), source)));
+    }
     if let Some(rate) = cpu.and_then(|cpu| silo.polls.get(&cpu)) {
         evidence.push(Evidence::new(
             "packets polled",
@@ -143,11 +174,22 @@ fn chain(analysis: &Analysis<'_>, silo: &Silo, cpu: Option<CpuId>) -> Vec<Fact> 
         Some((irq, state)) => because.extend(placed(analysis, irq, state, cpu)),
         None => because.push(no_interrupt(analysis, silo)),
     }
-    because.push(polled(silo, cpu));
-    because.extend(polled_in_vain(silo));
-    because.extend(not_interrupted_here(analysis, silo, cpu));
-    because.extend(steered(analysis, silo));
+    if let Some(why) = &silo.not_counted {
+        let text = format!("its own packets are not known: {why}");
+        because.push(Fact::new(text, "napi:napi_poll, ethtool -S"));
+    }
     let netdev = analysis.after().netdevs.identified(&silo.netdev);
+    let work = netdev.filter(|_| cpu.is_none()).and_then(|it| UnmappedWork::of(analysis, it));
+    if let Some(Err(why)) = work {
+        let text = format!("which cpus poll {} is not known: {why}", silo.netdev.name);
+        because.push(Fact::new(text, "/proc/softirqs"));
+    }
+    let busy = busy_polled(silo);
+    let is_in_softirq = cpu.is_none_or(|cpu| !silo.busy_polled.contains(cpu));
+    because.extend(is_in_softirq.then(|| polled(silo, cpu)));
+    because.extend(not_interrupted_here(analysis, silo, cpu).filter(|_| busy.is_none()));
+    because.extend(busy);
+    because.extend(steered(analysis, silo));
     because.extend(netdev.and_then(|netdev| handed_up(analysis, netdev)));
     because.extend(leaves(silo, cpu));
     because.extend(read(silo));
@@ -173,11 +215,28 @@ fn placed(analysis: &Analysis<'_>, irq: Irq, state: &IrqState, cpu: Option<CpuId
         ),
         file("smp_affinity_list"),
     ));
-    let Some(effective) = &state.effective else { return because };
+    let rates = analysis.rates.irqs.get(&irq);
+    if rates.is_some_and(|rates| rates.ignores_affinity) {
+        let arrived: CpuSet = rates.iter().flat_map(|it| it.per_s.keys().copied()).collect();
+        let text = format!(
+            "it arrived only on {}: its interrupt controller accepts the affinity and ignores it",
+            cpus(&arrived)
+        );
+        because.push(Fact::new(text, "/proc/interrupts"));
+        return because;
+    }
     let in_effect = file("effective_affinity_list");
-    let came = |cpu: CpuId| {
-        analysis.rates.irqs.get(&irq).is_some_and(|rates| rates.per_s.contains_key(&cpu))
+    let Some(effective) = &state.effective else {
+        let arrived = rates.and_then(|rates| rates.mostly_on()).map(|cpu| {
+            let text = format!("the kernel shows no effective affinity; it arrived on cpu {cpu}");
+            Fact::new(text, "/proc/interrupts")
+        });
+        because.extend(arrived.filter(|_| requested.len() > 1));
+        return because;
     };
+    let before = analysis.observation.before.irqs.get(&irq);
+    let was_moved = before.is_some_and(|before| before.requested != state.requested);
+    let came = |cpu: &CpuId| rates.and_then(|rates| rates.per_s.get(cpu));
     if !effective.is_empty() && !effective.intersects(requested) {
         because.push(Fact::new(
             format!(
@@ -191,15 +250,16 @@ fn placed(analysis: &Analysis<'_>, irq: Irq, state: &IrqState, cpu: Option<CpuId
             format!("the interrupt controller delivers it to one of these: {}", cpus(effective)),
             in_effect,
         ));
-    } else if let Some(cpu) = cpu.filter(|cpu| !effective.contains(*cpu) && came(*cpu)) {
-        because.push(Fact::new(
-            format!(
-                "it arrived on cpu {cpu} in this interval, but its effective affinity is now {}: \
-                 it was moved meanwhile",
-                cpus(effective)
-            ),
-            in_effect,
-        ));
+    } else if let Some((cpu, rate)) =
+        cpu.filter(|cpu| !effective.contains(*cpu)).and_then(|cpu| Some((cpu, came(&cpu)?)))
+    {
+        let moved = if was_moved { ": it was moved meanwhile" } else { "" };
+        let effective = cpus(effective);
+        let text = format!(
+            "{rate:.1} of it per second arrived on cpu {cpu}, but its effective affinity is \
+             {effective}{moved}"
+        );
+        because.push(Fact::new(text, format!("/proc/interrupts, {in_effect}")));
     }
     because
 }

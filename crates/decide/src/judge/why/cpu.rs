@@ -15,8 +15,8 @@ use netsilo_model::snapshot::attribution::Poll;
 use netsilo_model::snapshot::host::{IrqState, Snapshot};
 
 use crate::judge::evidence::{Evidence, Measure};
-use crate::judge::why::chain;
 use crate::judge::why::explanation::{CpuWhy, Fact, LoadCause, heaviest_first};
+use crate::judge::why::{chain, unmapped};
 
 /// Maximum number of interrupts that are listed.
 const IRQS_NAMED: usize = 5;
@@ -59,6 +59,7 @@ pub(super) fn causes(analysis: &Analysis<'_>, cpu: CpuId) -> Vec<LoadCause> {
     let polls = Polls::on(analysis, cpu);
     let net_rx =
         split.measured.map_or_else(|| split.ticks.map(|ticks| ticks.softirq), |it| Some(it.net_rx));
+    causes.extend(unmapped::on_cpu(analysis, cpu));
     causes.extend(backlog(analysis, cpu, &polls, net_rx));
     causes.extend(polls.others.iter().map(|poll| other_poll(analysis, poll, &polls, net_rx)));
     causes.extend(split.measured.and_then(|it| net_tx(analysis, cpu, it)));

@@ -6,7 +6,7 @@ use netsilo_model::machine::cpuset::CpuId;
 use netsilo_model::snapshot::subject::Subject;
 
 use crate::judge::why::explanation::{LoadCause, SubjectError, Why, heaviest_first};
-use crate::judge::why::{chain, cpu, reader, software};
+use crate::judge::why::{chain, cpu, reader, software, unmapped};
 
 /// Explains a subject. Fails if the subject does not exist.
 pub fn why(analysis: &Analysis<'_>, subject: &Subject) -> Result<Why, SubjectError> {
@@ -56,7 +56,9 @@ fn netdev_causes(
         return Err(SubjectError::NoNetdev(name.to_owned(), names.join(", ")));
     };
     let has = |queue| netdev.rx_queues.iter().any(|rx| rx.index == queue);
-    if let Some(mut causes) = software::causes(analysis, netdev).filter(|_| queue.is_none_or(has)) {
+    let whole = || unmapped::causes(analysis, netdev);
+    let causes = software::causes(analysis, netdev).or_else(whole);
+    if let Some(mut causes) = causes.filter(|_| queue.is_none_or(has)) {
         heaviest_first(&mut causes);
         return Ok(causes);
     }

@@ -146,6 +146,9 @@ fn a_queue_is_on_the_cpu_that_finds_its_packets_not_on_that_of_empty_polls() {
     let cause = &explained(&observation, "eth0").causes[0];
     assert!(cause.name.ends_with("on cpu 0"), "{}", cause.name);
     let why = reasons(cause);
+    assert!(why.contains("on cpu 1, and hardly any of that in a softirq: a program"), "{why}");
+    observation.attribution.cpu_time.entry(CpuId(1)).or_default().net_rx_ns = 10_000_000_000;
+    let why = reasons(&explained(&observation, "eth0").causes[0]);
     assert!(why.contains("on cpu 1 with few packets: a reader there may busy-poll"), "{why}");
     observation.attribution.polls.last_mut().unwrap().polls = 1000;
     let why = reasons(&explained(&observation, "eth0").causes[0]);

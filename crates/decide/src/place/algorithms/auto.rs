@@ -13,7 +13,7 @@ use netsilo_model::cost::solver::solve;
 use netsilo_model::derive::reader_spread::ReaderSpread;
 use netsilo_model::machine::cpuset::CpuId;
 use netsilo_model::machine::topology::Distance;
-use netsilo_model::machine::words::bytes_per_s;
+use netsilo_model::machine::words::{bytes_per_s, whole_percent};
 
 use crate::place::algorithm::Algorithm;
 use crate::place::capacity::Capacity;
@@ -170,7 +170,7 @@ fn basis(
     let topology = capacity.topology;
     let busy = |cpu| match capacity.busy.get(&cpu) {
         None => "of unknown load".to_owned(),
-        Some(busy) => format!("{:.0}% busy otherwise", busy * 100.0),
+        Some(busy) => format!("{} busy otherwise", whole_percent(*busy)),
     };
     if let Some(reader) = vector.main_reader() {
         let all: f64 = vector.read_on.values().sum();

@@ -2,6 +2,7 @@
 //! no flows.
 
 use netsilo_model::machine::cpuset::CpuId;
+use netsilo_model::machine::words::whole_percent;
 
 use crate::place::algorithm::Algorithm;
 use crate::place::capacity::Capacity;
@@ -90,7 +91,8 @@ fn suggestion(vector: &Vector, at: Option<CpuId>, loads: &CpuLoads<'_>) -> Sugge
         return Suggestion::Leave(reason);
     }
     let Some(cpu) = at else { return Suggestion::Leave("no cpu is allowed".into()) };
-    let busy = format!("cpu {cpu} is {:.0}% busy including it", loads.busy(cpu) as f64 / 1e4);
+    let busy = whole_percent(loads.busy(cpu) as f64 / 1e6);
+    let busy = format!("cpu {cpu} is {busy} busy including it");
     if vector.present == Some(cpu) {
         Suggestion::Keep(cpu, format!("{busy}, and none is clearly less busy"))
     } else {

@@ -16,6 +16,7 @@ use std::collections::BTreeMap;
 
 use netsilo_model::machine::cpuset::{CpuId, CpuSet};
 use netsilo_model::machine::topology::Topology;
+use netsilo_model::machine::words::whole_percent;
 
 use crate::place::algorithm::Algorithm;
 use crate::place::capacity::Capacity;
@@ -345,7 +346,7 @@ impl<'a> Placement<'a> {
         let busy = self.loads.core_busy(cpu) as f64 / 1e4 / threads;
         // A CPU without data counts as busy.
         let busy = if busy < 99.5 {
-            format!("{busy:.0}% busy")
+            format!("{} busy", whole_percent(busy / 100.0))
         } else {
             "fully busy, or of unknown load".to_owned()
         };

@@ -128,6 +128,7 @@ impl SceneNetdev {
         for queue in &self.queues {
             if let Some(state) = queue.irq.and_then(|irq| irqs.get_mut(&Irq(irq))) {
                 state.hint = queue.hint.clone();
+                state.effective = state.effective.take().filter(|_| queue.arrives_on.is_none());
             }
         }
     }

@@ -11,7 +11,7 @@ use crate::snapshot::attribution::{
 use crate::snapshot::flow::{Flow, assign_numbers};
 use crate::snapshot::host::Snapshot;
 use crate::snapshot::netdev::TxQueue;
-use crate::synthetic::scene::{NETNS, Reader, SECONDS, Scene, SceneQueue, polled_on};
+use crate::synthetic::scene::{NETNS, Reader, SECONDS, Scene, SceneQueue};
 
 impl Scene {
     pub(super) fn attribution(&self, settings: &Snapshot) -> Attribution {
@@ -22,7 +22,7 @@ impl Scene {
             settings.topology.online.iter().map(|cpu| (cpu, CpuTime::default())).collect();
         for (napi, at, index, queue) in self.queues().filter(|(.., queue)| queue.packets_per_s > 0)
         {
-            let Some(cpu) = polled_on(settings, at, index, napi) else { continue };
+            let Some(cpu) = self.cpu_of(settings, at, index, napi) else { continue };
             let (netdev, packets) = (&self.netdevs[at], queue.packets_per_s * SECONDS);
             let polls = packets.div_ceil(if queue.packets_per_poll == 0 {
                 4

@@ -1,6 +1,6 @@
 //! Draws the map: a row for each queue, a column for each CPU, core, cache or node.
 
-use netsilo_decide::report::CpuLine;
+use netsilo_decide::report::{CpuLine, NetdevLine};
 use netsilo_model::derive::locality::Locality;
 use netsilo_model::derive::silo::Silo;
 use netsilo_model::machine::topology::Distance;
@@ -53,7 +53,13 @@ pub(super) fn draw(pen: &mut Pen<'_>, state: &State, window: &Window, selected: 
         pen.put_parts(height - 1, &lines);
     }
     if lines.is_empty() {
-        pen.put(2, head, "no traffic on any rx queue in this window", Meaning::Quiet);
+        let received = |it: &NetdevLine| it.rx_packets_per_s.is_some_and(|rate| rate > 0.0);
+        let text = if window.report.netdevs.iter().any(received) {
+            "only a few packets in this window"
+        } else {
+            "no traffic on any rx queue in this window"
+        };
+        pen.put(2, head, text, Meaning::Quiet);
     }
     let room = height - head - meters - legend;
     let chosen = lines.iter().position(|line| line.key().as_deref() == selected).unwrap_or(0);
@@ -241,7 +247,7 @@ fn queue(pen: &mut Pen<'_>, shown: &Shown<'_>, window: &Window, silo: &Silo, y: 
         |queue| format!("rx-{queue}"),
     );
     pen.put_within(2, y, &name, Meaning::Plain, 9);
-    let packets = or_dash(silo.packets_per_s, |rate| format!("{}/s", count(rate)));
+    let packets = or_dash(silo.received_per_s(), |rate| format!("{}/s", count(rate)));
     pen.put_right(LEFT - 1, y, &packets, Meaning::Plain);
     ground(pen, shown, y);
     let marks = marks(silo, shown.grid, window.topology());

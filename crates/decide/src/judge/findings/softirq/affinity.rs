@@ -21,6 +21,8 @@ use crate::plan::moves::{kept, moves_one_of};
 /// Below this many interrupts per second nothing is concluded, because a moved interrupt changes
 /// its CPU only when it next occurs.
 pub(super) const OFTEN_PER_S: f64 = 10.0;
+/// Below this share of an interrupt, some arrived elsewhere by chance.
+const STRAY: f64 = 0.01;
 /// Below this share of a CPU's time, queues on one core do not disturb each other.
 const CROWDED: f64 = 0.2;
 
@@ -47,7 +49,8 @@ fn elsewhere(analysis: &Analysis<'_>, silo: &Silo) -> Option<Finding> {
         .iter()
         .filter(|(cpu, rate)| !requested.contains(**cpu) && **rate >= OFTEN_PER_S)
         .collect();
-    if outside.is_empty() {
+    let all: f64 = by_cpu.values().sum();
+    if outside.values().copied().sum::<f64>() < STRAY.max(f64::MIN_POSITIVE) * all {
         return None;
     }
     let cpus: CpuSet = outside.keys().map(|cpu| **cpu).collect();
@@ -79,10 +82,15 @@ fn elsewhere(analysis: &Analysis<'_>, silo: &Silo) -> Option<Finding> {
         title: format!("its irq {irq} is requested on {requested} but arrives on {cpus}"),
         evidence,
         remedies: vec![Remedy {
-            what:
+            what: if silo.ignores_affinity {
+                "leave it where it arrives: its interrupt controller accepts an affinity and \
+                 ignores it. RPS can move the protocol work, threaded NAPI the polls"
+                    .into()
+            } else {
                 "write its affinity again; check for free vectors (ENOSPC) and for programs that \
-                 move it. Some interrupt controllers ignore affinity"
-                    .into(),
+                 move it"
+                    .into()
+            },
             gain: Gain::Unknown(
                 "the cost of the wrong cpu depends on where the data is read".into(),
             ),

@@ -88,7 +88,10 @@ fn rps_on_a_bridge_or_tun_moves_what_is_not_measured_apart() {
 fn a_bridge_without_traffic_and_hardware_have_no_such_verdict() {
     let quiet = SceneNetdev { per_s: BTreeMap::new(), ..netdev("br0", "bridge") };
     let hardware = SceneNetdev { software: false, ..netdev("eth0", "tun") };
-    assert_eq!(judged(&host(vec![quiet, hardware])), BTreeMap::new());
+    assert_eq!(judged(&host(vec![quiet])), BTreeMap::new());
+    let verdict = of(&host(vec![hardware]), "eth0", RemedyName::Rps);
+    assert_eq!(verdict.claim, Claim::Unknown);
+    assert!(verdict.reason.starts_with("which cpus poll it is not known"), "{}", verdict.reason);
 }
 
 /// A tap with `IFF_NAPI`: its NAPI instance has no id.
