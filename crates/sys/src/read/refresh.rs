@@ -301,6 +301,7 @@ impl Opened {
             irqs,
             other_vectors: last.other_vectors.clone(),
             arch_interrupts: last.arch_interrupts.clone(),
+            arch_names: last.arch_names.clone(),
             default_smp_affinity: last.default_smp_affinity.clone(),
             cpus,
             netdevs: last.netdevs.clone(),
