@@ -9,9 +9,9 @@ use crate::parse::scalar::version;
 
 /// A driver's name for its interrupts.
 ///
-/// `{dev}` is the netdev (any name), `{own}` its present name, `{device}` the last part of its device's path, `{virtio}` the
-/// virtio device, `{n}` a number, `{any}` any text. Without `{n}` several interrupts have the same
-/// name: then their order counts.
+/// `{dev}` is the netdev (any name), `{own}` its present name, `{device}` the last part of its
+/// device's path, `{virtio}` the virtio device, `{n}` a number, `{any}` any text. Without `{n}`
+/// several interrupts have the same name: then their order counts.
 pub(super) struct Pattern {
     pub(super) drivers: &'static [&'static str],
     pub(super) name: &'static str,

@@ -155,8 +155,8 @@ impl Drivers {
         self.driver.iter().find(|driver| driver.name == name.as_str())
     }
 
-    /// The knobs of a netdev's driver on a kernel release (`6.12.48+deb12-amd64`); `None` if the kernel is
-    /// older than all examined ones.
+    /// The knobs of a netdev's driver on a kernel release (`6.12.48+deb12-amd64`); `None` if the
+    /// kernel is older than all examined ones.
     pub fn knobs(&self, netdev: &Netdev, release: &str) -> Option<&DriverKnobs> {
         let running = version(release)?;
         self.find(DriverName::of(netdev)?)?

@@ -197,7 +197,10 @@ impl AssociationSource {
             Self::VectorOrder(pattern) => {
                 format!("its position among the device's interrupts with the name {pattern}")
             }
-            Self::DeviceName(pattern) => format!("it has the name of the device ({pattern})"),
+            Self::DeviceName(pattern) if pattern == "{device}" => {
+                "it has the name of the device".into()
+            }
+            Self::DeviceName(pattern) => format!("it has the name of the device, as {pattern}"),
             Self::DriverName => "it has the name of the driver".into(),
             Self::Ancestor(device) => {
                 format!("it is that of {device}, to which the device is attached, like others")

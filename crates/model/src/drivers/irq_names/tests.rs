@@ -322,7 +322,8 @@ fn a_vlan_like_name_keeps_its_dashes() {
 proptest::proptest! {
     #[test]
     fn no_name_panics(name in "\\PC{0,24}", number in 0u64..1 << 40) {
-        let device = Device { device: "1000.ethernet", virtio: Some("virtio1"), ..Device::default() };
+        let (device, virtio) = ("1000.ethernet", Some("virtio1"));
+        let device = Device { device, virtio, ..Device::default() };
         for pattern in PATTERNS.iter().chain(COMMON) {
             let _ = matched(pattern.name, &name, &device);
             let filled = pattern.name.replace("{dev}", &name)
