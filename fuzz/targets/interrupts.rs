@@ -9,7 +9,7 @@ use std::fmt::Write;
 use libfuzzer_sys::fuzz_target;
 use netsilo_model::machine::cpuset::CpuId;
 use netsilo_model::machine::ids::Irq;
-use netsilo_model::parse::interrupts::{Interrupts, InterruptsParser, interrupts};
+use netsilo_model::parse::interrupts::{Interrupts, InterruptsParser, interrupts, msi_vector};
 
 fuzz_target!(|text: &[u8]| {
     let read = interrupts(text);
@@ -21,6 +21,7 @@ fuzz_target!(|text: &[u8]| {
     }
     let Ok(read) = read else { return };
     for row in read.irqs.values() {
+        assert!(msi_vector(&row.chip).is_none_or(|vector| vector.bus.contains(':')));
         assert!(row.counts.iter().all(|(cpu, count)| read.cpus.contains(cpu) && *count > 0));
         assert!(
             !row.chip.contains("  ")

@@ -1,14 +1,15 @@
-//! Interrupt names to queues. Input, first lines: driver, netdev, virtio device, rx and tx queues;
-//! then one name per line.
+//! Interrupt names to queues. Input, first lines: driver, netdev, virtio or platform device, rx and
+//! tx queues; then one name per line.
 
 #![no_main]
 
 use std::collections::BTreeMap;
 
 use libfuzzer_sys::fuzz_target;
-use netsilo_model::drivers::irq_names::{Device, edges};
+use netsilo_model::drivers::irq_names::{Device, Vector, edges};
+use netsilo_model::drivers::name::DriverName;
 use netsilo_model::machine::ids::Irq;
-use netsilo_model::snapshot::netdev::Confidence;
+use netsilo_model::snapshot::netdev::{Confidence, Netdev};
 
 fuzz_target!(|text: &str| {
     let mut lines = text.lines();
@@ -21,17 +22,26 @@ fuzz_target!(|text: &str| {
         .zip(lines.map(|names| names.split(',').map(str::to_owned).collect()))
         .collect();
     let others = ["eth0".to_owned(), "eth1".to_owned(), name.to_owned()];
+    let vectors: Vec<Vector<'_>> = irqs
+        .iter()
+        .map(|(irq, actions)| Vector { irq: *irq, actions, arrived: irq.0 % 2 == 0 })
+        .collect();
     for (owned, driver) in [(true, Some(driver)), (false, Some(driver)), (true, None)] {
         let virtio = Some(virtio).filter(|name| !name.is_empty());
+        let netdev = Netdev { driver: driver.map(str::to_owned), ..Netdev::default() };
         let device = Device {
             name,
-            driver,
+            driver: DriverName::of(&netdev),
+            device: virtio.unwrap_or_default(),
             virtio,
+            shares_device: counts[0] > 4,
+            up: counts[1] != 3,
             rx_queues: counts[1],
             tx_queues: counts[0],
             others: &others,
+            release: "6.12",
         };
-        let edges = edges(&device, &irqs, owned);
+        let edges = edges(&device, &vectors, owned);
         for (side, count) in [(&edges.rx, device.rx_queues), (&edges.tx, device.tx_queues)] {
             assert!(side.keys().all(|queue| *queue < count));
             assert!(side.values().all(|edge| irqs.contains_key(&edge.to)));

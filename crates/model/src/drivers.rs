@@ -6,7 +6,9 @@
 
 pub mod counters;
 pub mod irq_names;
+mod irq_patterns;
 pub mod loss_stage;
+pub mod name;
 pub mod protocol_losses;
 pub mod queue_packets;
 pub mod software;

@@ -122,8 +122,16 @@ fn names(folder: &Path) -> BTreeSet<String> {
     names
 }
 
+/// Whether a text has a zero with a sign, which the sum of no addends is.
+fn has_negative_zero(text: &str) -> bool {
+    let words = text.split(|c: char| c.is_whitespace() || "(),;[]\"".contains(c));
+    let mut numbers = words.filter_map(|word| word.trim_end_matches('%').strip_prefix("-0"));
+    numbers.any(|rest| rest.bytes().all(|b| matches!(b, b'0' | b'.')))
+}
+
 /// Compares values with the snapshot that has this name in a folder.
 fn assert_recorded(folder: &Path, name: &str, text: &str) {
+    assert!(!has_negative_zero(text), "{name} has a negative zero: {text}");
     insta::with_settings!({
         snapshot_path => folder,
         prepend_module_to_snapshot => false,

@@ -6,6 +6,7 @@
 pub mod audit;
 pub mod containers;
 pub mod cpu_owners;
+pub(crate) mod device;
 pub mod entrance;
 pub mod gaps;
 pub mod irq;

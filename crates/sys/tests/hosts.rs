@@ -164,6 +164,120 @@ fn advisory_files_refuse_no_machine() {
 
 #[path = "trees/big_host.rs"]
 mod big_host;
+#[path = "trees/nic_host.rs"]
+mod nic_host;
+
+use nic_host::Nic;
+
+fn nics(rows: &str, nics: &[Nic], files: &[(&str, &str)]) -> Snapshot {
+    let dir = tempfile::tempdir().unwrap();
+    nic_host::write(dir.path(), rows, nics, files);
+    snapshot(&Root::at(dir.path()).unwrap()).unwrap()
+}
+
+/// The interrupts of the rx queues of each netdev, and the interrupts of its device.
+fn edges(snapshot: &Snapshot) -> String {
+    let line = |netdev: &Netdev| {
+        let rx: Vec<String> = netdev.rx_queues.iter().map(|rx| edge(&rx.irq)).collect();
+        let irqs: Vec<String> = netdev.irqs.iter().map(ToString::to_string).collect();
+        format!("{}: {} of [{}]", netdev.name, rx.join(", "), irqs.join(" "))
+    };
+    snapshot.netdevs.iter().map(line).collect::<Vec<_>>().join("; ")
+}
+
+const PCI: &str = "pci0000:00/0000:01:00.0";
+
+#[test]
+fn a_platform_nic_has_the_interrupts_with_the_name_of_its_device() {
+    let rows = "  23:  100  MIPS GIC  10  1e100000.ethernet\n  24:  0  MIPS GIC  11  reset\n";
+    let router = [Nic("eth0", "platform/1e100000.ethernet", "mtk_soc_eth", 1, true)];
+    assert_eq!(edges(&nics(rows, &router, &[])), "eth0: 23 (DeviceName(\"{device}\")) of [23]");
+    let rows = "  208:  0  GICv3 150 Level  30be0000.ethernet\n  \
+                210:  3898  GICv3 152 Level  30be0000.ethernet\n";
+    let board = [Nic("eth0", "platform/30be0000.ethernet", "fec", 1, true)];
+    let fec = "eth0: 210 (DeviceName(\"{device}\")) of [208 210]";
+    assert_eq!(edges(&nics(rows, &board, &[])), fec);
+}
+
+#[test]
+fn a_usb_nic_shares_the_interrupt_of_its_host_controller() {
+    let usb = "pci0000:00/0000:00:14.0/usb2/2-1/2-1:1.0";
+    let nic = [Nic("eth0", usb, "r8152", 1, true)];
+    let bus = ("sys/devices/pci0000:00/0000:00:14.0/usb1/busnum", "1\n");
+    let rows = "  30:  100  PCI-MSI 327680-edge  xhci_hcd\n  31:  1  IO-APIC 4-edge  ttyS0\n";
+    let msi = ("sys/devices/pci0000:00/0000:00:14.0/msi_irqs/30", "msi\n");
+    let shared = |sure: &str| format!("eth0: 30{sure} (Ancestor(\"0000:00:14.0\")) of []");
+    assert_eq!(edges(&nics(rows, &nic, &[bus, msi])), shared(""));
+    // the action names the first bus of the controller
+    let rows = "  30:  100  IO-APIC 16-fasteoi  ehci_hcd:usb3, xhci_hcd:usb1\n";
+    assert_eq!(edges(&nics(rows, &nic, &[bus])), shared(""));
+    let rows = "  30:  100  IO-APIC 16-fasteoi  xhci_hcd:usb3\n";
+    assert_eq!(edges(&nics(rows, &nic, &[bus])), "eth0: - of []", "another controller");
+}
+
+#[test]
+fn the_controller_of_a_vector_tells_its_device_if_sysfs_does_not() {
+    let rows = "  40:  5  PCI-MSI 524290-edge  enp1s0\n  41:  5  PCI-MSI 524289-edge  enp1s0\n  \
+                42:  5  PCI-MSI 524288-edge  enp1s0\n  43:  5  PCI-MSI 540672-edge  enp2s0\n";
+    let two = [
+        Nic("enp1s0", PCI, "atlantic", 2, true),
+        Nic("enp2s0", "pci0000:00/0000:01:01.0", "atlantic", 1, true),
+    ];
+    let order = "(VectorOrder(\"{dev}\"))";
+    assert_eq!(
+        edges(&nics(rows, &two, &[])),
+        format!("enp1s0: 42 {order}, 41 {order} of [40 41 42]; enp2s0: 43 {order} of [43]")
+    );
+}
+
+#[test]
+fn a_port_that_is_down_has_no_queue_on_its_other_vector() {
+    let rows = "  807:  0  IR-PCI-MSI 524288-edge  i40e-0000:01:00.0:misc\n  \
+                808:  0  IR-PCI-MSI 524289-edge\n";
+    let down = [Nic("eth0", PCI, "i40e", 2, false)];
+    assert_eq!(edges(&nics(rows, &down, &[])), "eth0: -, - of [807 808]");
+}
+
+#[test]
+fn an_interrupt_with_the_drivers_name_is_a_guess_for_two_netdevs() {
+    let rows = "  26:  5  mpic  8  mvneta\n  27:  5  mpic  10  mvneta\n";
+    let two = [
+        Nic("eth0", "platform/soc/f1070000.ethernet", "mvneta", 1, true),
+        Nic("eth1", "platform/soc/f1074000.ethernet", "mvneta", 1, true),
+    ];
+    let guessed = "eth0: 26? (DriverName) of []; eth1: 27? (DriverName) of []";
+    assert_eq!(edges(&nics(rows, &two, &[])), guessed);
+}
+
+#[test]
+fn what_netlink_and_the_drivers_name_tell_differently_is_kept() {
+    let rows = "  40:  5  PCI-MSI 524288-edge  eth0-TxRx-0\n  41:  5  PCI-MSI 524289-edge  x\n";
+    let nic = [Nic("eth0", PCI, "igb", 1, true)];
+    let genl = |irq: u32| {
+        format!(
+            r#"{{"value": {{"queues": [{{"ifindex": 2, "id": 0, "direction": "rx", "napi_id": 9,
+               "owners": []}}], "napis": [{{"ifindex": 2, "id": 9, "irq": {irq}, "pid": null}}]}}}}"#
+        )
+    };
+    let conflicts = |irq: u32| {
+        let host = nics(rows, &nic, &[("netdev_genl.json", &genl(irq))]);
+        let rx = host.netdevs[0].rx_queues[0].clone();
+        (rx.irq.unwrap().to.0, rx.irq_conflicts.iter().map(|it| it.to.0).collect::<Vec<_>>())
+    };
+    assert_eq!(conflicts(41), (41, vec![40]));
+    assert_eq!(conflicts(40), (40, vec![]));
+}
+
+#[test]
+fn the_architecture_is_what_the_kernel_says_or_what_its_controllers_show() {
+    let loc = " LOC:  25755  Local timer interrupts for timer event device\n";
+    let host = |rows: &str, files: &[(&str, &str)]| nics(&format!("{rows}{loc}"), &[], files);
+    let arch = |name: &'static str| [("proc/sys/kernel/arch", name)];
+    assert!(!host("  16:  1  XIVE-PCI-MSI 4096 Edge  nvme0q0\n", &[]).is_x86());
+    assert!(host("  16:  1  IO-APIC 16-fasteoi  acpi\n", &[]).is_x86());
+    assert!(host("", &arch("x86_64\n")).is_x86() && host("", &arch("i686\n")).is_x86());
+    assert!(!host("  16:  1  IO-APIC 16-fasteoi  acpi\n", &arch("ia64\n")).is_x86());
+}
 
 #[test]
 fn a_host_of_320_cpus_reads_whole() {

@@ -32,7 +32,7 @@ impl<'a> Window<'a> {
             by_irq.extend(
                 silo.irq
                     .as_ref()
-                    .map(|edge| (edge.to, at))
+                    .and_then(|edge| Some((*edge.known()?, at)))
                     .filter(|(irq, _)| !by_irq.contains_key(irq)),
             );
             by_thread.extend(silo.kthread.as_ref().map(|thread| (thread.pid, at)));
@@ -42,8 +42,11 @@ impl<'a> Window<'a> {
         for netdev in &after.netdevs {
             for tx in &netdev.tx_queues {
                 let rx = by_queue.get(&(netdev.name.as_str(), tx.index)).copied();
-                let irq =
-                    tx.irq.as_ref().map(|edge| edge.to).filter(|irq| !by_irq.contains_key(irq));
+                let irq = tx
+                    .irq
+                    .as_ref()
+                    .and_then(|edge| edge.known().copied())
+                    .filter(|irq| !by_irq.contains_key(irq));
                 by_irq.extend(irq.zip(rx));
             }
         }

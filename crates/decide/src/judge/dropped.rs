@@ -7,6 +7,7 @@ use netsilo_model::derive::drop_class::DropClass;
 use netsilo_model::derive::drop_judge::DropJudge;
 use netsilo_model::derive::namespaces::names_of;
 use netsilo_model::drivers::loss_stage::LossStage;
+use netsilo_model::drivers::name::has_driver;
 use netsilo_model::snapshot::drops::DroppedPackets;
 use netsilo_model::snapshot::netdev::Netdev;
 use serde::{Deserialize, Serialize};
@@ -144,7 +145,7 @@ fn full_netdev<'a>(analysis: &Analysis<'a>, function: &str) -> Option<&'a str> {
     let grew = |netdev: &&Netdev| {
         let before = analysis.observation.before.netdevs.same(netdev);
         let count = |netdev: &Netdev| netdev.statistics.get("tx_dropped").copied().unwrap_or(0);
-        netdev.driver.as_deref() == Some(driver) && count(netdev) > before.map_or(0, count)
+        has_driver(netdev, &[driver]) && count(netdev) > before.map_or(0, count)
     };
     let mut full = analysis.after().netdevs.iter().filter(grew);
     full.next().filter(|_| full.next().is_none()).map(|netdev| netdev.name.as_str())

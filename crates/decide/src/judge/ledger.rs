@@ -12,6 +12,7 @@ use netsilo_model::derive::drop_class::DropClass;
 use netsilo_model::derive::namespaces::{CountedNamespace, counted};
 use netsilo_model::drivers::counters;
 use netsilo_model::drivers::loss_stage::LossStage;
+use netsilo_model::drivers::name::DriverName;
 use netsilo_model::drivers::protocol_losses::PROTOCOLS;
 use netsilo_model::snapshot::netdev::Netdev;
 use netsilo_model::snapshot::sockets::SocketKind;
@@ -374,7 +375,7 @@ pub fn queue_drops(analysis: &Analysis<'_>, netdev: &Netdev) -> BTreeMap<u32, f6
         let stats = netdev.ethtool.as_ref().and_then(|ethtool| ethtool.stats.value());
         stats.into_iter().flatten().cloned().collect()
     };
-    let (driver, old) = (netdev.driver.as_deref().unwrap_or_default(), stats(before));
+    let (driver, old) = (DriverName::of(netdev), stats(before));
     for (name, value) in stats(netdev) {
         let queue = counters::row(driver, &name).and_then(|row| row.queue(&name));
         let lost = old.get(&name).and_then(|old| value.checked_sub(*old));

@@ -35,7 +35,7 @@ impl Egress<'_> {
     }
 
     fn irq(&self) -> Option<Irq> {
-        self.tx.irq.as_ref().map(|edge| edge.to)
+        self.tx.irq.as_ref()?.known().copied()
     }
 }
 
@@ -204,8 +204,8 @@ pub(super) fn follow(
         let rx: BTreeMap<u32, (CpuId, AlgorithmName)> =
             netdev.rx_queues.iter().filter_map(rx).collect();
         for tx in &netdev.tx_queues {
-            let irq = tx.irq.as_ref().map(|edge| edge.to).filter(|irq| !done.contains(irq));
-            let Some(irq) = irq else { continue };
+            let irq = tx.irq.as_ref().and_then(|edge| edge.known().copied());
+            let Some(irq) = irq.filter(|irq| !done.contains(irq)) else { continue };
             let (cpu, algorithm, basis) = match (rx.get(&tx.index), senders.get(&irq)) {
                 (Some((cpu, algorithm)), _) => {
                     let basis = format!("completions follow rx-{}", tx.index);

@@ -25,7 +25,7 @@ impl FreeVectors {
         if !snapshot.free_vectors.is_empty() {
             return Self { left: Some(snapshot.free_vectors.clone()) };
         }
-        if !snapshot.arch_interrupts.contains_key("LOC") {
+        if !snapshot.is_x86() {
             return Self { left: None };
         }
         let online = snapshot.topology.online.iter();

@@ -165,7 +165,7 @@ mod tests {
             knob_owners: vec![owner],
             ..Snapshot::default()
         };
-        host.arch_interrupts.insert("LOC".into(), [].into());
+        host.machine.architecture = Some("x86_64".into());
         host.other_vectors.insert(CpuId(2), 200);
         host
     }

@@ -167,8 +167,8 @@ pub(super) fn groups<'a>(
             continue;
         }
         for silo in analysis.silos_of(&netdev.name).filter(|silo| silo.queue.is_some()) {
-            let irq =
-                silo.irq.as_ref().map(|edge| edge.to).filter(|irq| snapshot.irqs.contains_key(irq));
+            let edge = silo.irq.as_ref().filter(|edge| snapshot.irqs.contains_key(&edge.to));
+            let irq = edge.and_then(|edge| edge.known().copied());
             if let Some(refusal) = selection::leased(silo.leased.as_deref(), &silo.label()) {
                 part.refuse_all([refusal]);
                 continue;
@@ -176,9 +176,14 @@ pub(super) fn groups<'a>(
             let known = irq.and_then(|irq| by_irq.get(&irq).copied());
             match known.and_then(|at| groups.get_mut(at)) {
                 Some(group) => group.silos.push(silo),
-                None if irq.is_none() && silo.kthread.is_none() => {
-                    part.leave(&silo.label(), "its interrupt is not known");
-                }
+                None if irq.is_none() && silo.kthread.is_none() => match edge {
+                    None => part.leave(&silo.label(), "its interrupt is not known"),
+                    Some(edge) => {
+                        let (irq, words) = (edge.to, edge.source.in_words());
+                        let reason = format!("that irq {irq} is its interrupt is a guess: {words}");
+                        part.leave(&silo.label(), &reason);
+                    }
+                },
                 None if silos.may_receive_nothing(silo) => {
                     let reason = "data arrives, and the queue of most of it was not found: this \
                                   queue's interrupts may announce nothing but completions";

@@ -11,6 +11,7 @@ use crate::derive::analysis::Analysis;
 use crate::derive::namespaces::{NAMESPACES, Others};
 use crate::drivers::counters;
 use crate::drivers::loss_stage::LossStage;
+use crate::drivers::name::DriverName;
 use crate::snapshot::netdev::Netdev;
 
 /// A stage at which received packets can be lost, and whether these losses are counted.
@@ -205,7 +206,6 @@ fn of_device(before: &Netdev, after: &Netdev, stage: LossStage) -> Option<String
     if let Some(why) = stats.map_or(Some("not read"), |stats| stats.reason()) {
         return Some(format!("the statistics of its driver: {why}"));
     }
-    let driver = after.driver.as_deref().unwrap_or_default();
     let (old, new) = (driver_counters(before), driver_counters(after));
     let knows = |stage: LossStage| {
         let of_stage =
@@ -216,12 +216,12 @@ fn of_device(before: &Netdev, after: &Netdev, stage: LossStage) -> Option<String
     // with most drivers the NIC's buffer fills up because it waits for descriptors
     let is_known = match stage {
         LossStage::Wire => device.into_iter().any(knows),
-        _ if counters::ring_apart(driver) => knows(stage),
+        _ if counters::ring_apart(after) => knows(stage),
         _ => device.into_iter().any(knows),
     };
-    (!is_known).then(|| match driver {
-        "" => "its driver is not known".to_owned(),
-        driver => format!("netsilo knows no such counter of {driver} there"),
+    (!is_known).then(|| match &after.driver {
+        None => "its driver is not known".to_owned(),
+        Some(driver) => format!("netsilo knows no such counter of {driver} there"),
     })
 }
 
@@ -233,7 +233,7 @@ fn has(before: &Netdev, after: &Netdev, counter: &str) -> bool {
 pub fn driver_counters(netdev: &Netdev) -> BTreeMap<(LossStage, String), (u64, &'static str)> {
     let mut sums: BTreeMap<(LossStage, String), (u64, &'static str)> = BTreeMap::new();
     let stats = netdev.ethtool.as_ref().and_then(|ethtool| ethtool.stats.value());
-    let driver = netdev.driver.as_deref().unwrap_or_default();
+    let driver = DriverName::of(netdev);
     for (name, value) in stats.into_iter().flatten() {
         if let Some(row) = counters::row(driver, name) {
             let sum = sums.entry((row.place, row.name())).or_insert((0, row.aside));

@@ -5,6 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use crate::derive::drop_class::{DropClass, has_reason, lost_at};
 use crate::drivers::loss_stage::LossStage;
+use crate::drivers::name::DriverName;
 use crate::snapshot::drops::DroppedPackets;
 use crate::snapshot::observation::Observation;
 
@@ -120,7 +121,7 @@ fn sent(observation: &Observation) -> BTreeMap<String, Growth> {
     let mut drivers: BTreeMap<String, Growth> = BTreeMap::new();
     for netdev in observation.after.netdevs.iter().filter(|it| it.device_path.is_some()) {
         let (Some(driver), Some(before)) =
-            (&netdev.driver, observation.before.netdevs.same(netdev))
+            (DriverName::of(netdev), observation.before.netdevs.same(netdev))
         else {
             continue;
         };
@@ -128,7 +129,7 @@ fn sent(observation: &Observation) -> BTreeMap<String, Growth> {
             let value = netdev.statistics.get(name).copied().unwrap_or(0);
             value.saturating_sub(before.statistics.get(name).copied().unwrap_or(0))
         };
-        let all = drivers.entry(driver.replace('-', "_")).or_default();
+        let all = drivers.entry(driver.as_str().replace('-', "_")).or_default();
         all.packets = all.packets.saturating_add(growth("tx_packets"));
         all.bytes = all.bytes.saturating_add(growth("tx_bytes"));
         for failed in ["tx_dropped", "tx_errors", "rx_errors"] {

@@ -1,6 +1,7 @@
 //! Drivers that steer flows by the table of RFS (aRFS).
 
 use crate::change::NTUPLE_FILTER;
+use crate::drivers::name::has_driver;
 use crate::snapshot::host::Snapshot;
 use crate::snapshot::netdev::Netdev;
 
@@ -10,7 +11,7 @@ const ARFS_DRIVERS: [&str; 8] =
 
 /// Whether the netdev's driver implements aRFS.
 pub fn has_arfs(netdev: &Netdev) -> bool {
-    netdev.driver.as_deref().is_some_and(|driver| ARFS_DRIVERS.contains(&driver))
+    has_driver(netdev, &ARFS_DRIVERS)
 }
 
 /// Whether aRFS is on for a netdev: the driver has it, its filters are on, and RFS has a table.

@@ -10,7 +10,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::machine::cpuset::{CpuId, CpuSet};
 use crate::machine::ids::Irq;
-use crate::snapshot::host::{CpuCounters, CpuStat, IrqState, Snapshot, Softnet};
+use crate::snapshot::host::{CpuCounters, CpuStat, Ipi, IrqState, Snapshot, Softnet};
 use crate::snapshot::netdev::Netdev;
 
 /// Upper limit of a CPU counter's growth per second; a decrease that implies more is a reset, not a
@@ -154,12 +154,11 @@ pub fn rates(before: &Snapshot, after: &Snapshot) -> Rates {
 }
 
 fn cpus(before: &Snapshot, after: &Snapshot, elapsed: Duration) -> BTreeMap<CpuId, CpuRates> {
+    let calls = [before, after].map(|snapshot| snapshot.ipis(Ipi::FunctionCall));
     let cal = |cpu: CpuId| {
-        let count = |s: &Snapshot| {
-            let row = s.arch_interrupts.get("CAL").filter(|row| !row.is_empty())?;
-            Some(row.get(&cpu).copied().unwrap_or(0))
-        };
-        per_s(growth(count(before)?, count(after)?, elapsed)?, elapsed)
+        let [old, new] =
+            calls.each_ref().map(|row| row.as_ref().map(|row| row.get(&cpu).copied().unwrap_or(0)));
+        per_s(growth(old?, new?, elapsed)?, elapsed)
     };
     let pairs = after.cpus.iter().filter_map(|(cpu, new)| Some((*cpu, before.cpus.get(cpu)?, new)));
     pairs

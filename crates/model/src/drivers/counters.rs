@@ -3,7 +3,11 @@
 //! The names come from the drivers' sources. A name that a driver lacks does no harm. `{n}` stands
 //! for a number.
 
+use std::fmt::Write as _;
+
 use crate::drivers::loss_stage::LossStage;
+use crate::drivers::name::{DriverName, has_driver};
+use crate::snapshot::netdev::Netdev;
 
 /// One counter of one or more drivers.
 pub struct DropCounter {
@@ -107,10 +111,66 @@ const ROWS: &[DropCounter] = &[
     lost(&["sfc"], "port_rx_nodesc_drops", LossStage::Ring),
     lost(&["sfc"], "port_rx_overflow", LossStage::Nic),
     lost(&["sfc"], "rx_noskb_drops", LossStage::Ring),
+    // one counter for packets without a descriptor and for a full buffer
     lost(&["tg3"], "rx_discards", LossStage::Ring),
     lost(&["bnx2"], "rx_fw_discards", LossStage::Ring),
     lost(&["bnx2"], "rx_ftq_discards", LossStage::Nic),
+    // bnx2x_ethtool.c: bnx2x_stats_arr, bnx2x_q_stats_arr
+    lost(&["bnx2x"], "rx_discards", LossStage::Ring),
+    lost(&["bnx2x"], "[{n}]: rx_discards", LossStage::Ring),
+    lost(&["bnx2x"], "rx_brb_discard", LossStage::Nic),
+    lost(&["bnx2x"], "rx_brb_truncate", LossStage::Nic),
+    lost(&["bnx2x"], "[{n}]: rx_skb_alloc_discard", LossStage::Ring),
+    // be_ethtool.c: et_stats, et_rx_stats
+    lost(&["be2net"], "rxq{n}: rx_drops_no_frags", LossStage::Ring),
+    lost(&["be2net"], "rxq{n}: rx_drops_no_skbs", LossStage::Ring),
+    shown(&["be2net"], "rxq{n}: rx_post_fail", LossStage::Ring, NO_MEMORY),
+    lost(&["be2net"], "rx_drops_no_pbuf", LossStage::Nic),
+    lost(&["be2net"], "rx_drops_no_erx_descr", LossStage::Nic),
+    lost(&["be2net"], "rx_input_fifo_overflow_drop", LossStage::Nic),
+    lost(&["be2net"], "rxpp_fifo_overflow_drop", LossStage::Nic),
+    lost(&["be2net"], "pmem_fifo_overflow_drop", LossStage::Nic),
+    // mlx4/en_ethtool.c: main_strings, and the rings
+    lost(&["mlx4_en"], "rx_dropped", LossStage::Ring),
+    lost(&["mlx4_en"], "rx{n}_dropped", LossStage::Ring),
+    lost(&["mlx4_en"], "rx_over_errors", LossStage::Nic),
+    shown(&["mlx4_en"], "rx_xdp_drop", LossStage::Xdp, ""),
+    // cxgb4_ethtool.c: stats_strings; a buffer group is one of the NIC's
+    lost(&["cxgb4"], "rx_bg{n}_frames_dropped", LossStage::Nic),
+    lost(&["cxgb4"], "rx_bg{n}_frames_trunc", LossStage::Nic),
+    // ionic_stats.c: ionic_lif_stats_desc, ionic_port_stats_desc, ionic_rx_stats_desc
+    lost(&["ionic"], "hw_rx_dropped", LossStage::Nic),
+    lost(&["ionic"], "hw_rx_over_errors", LossStage::Nic),
+    lost(&["ionic"], "hw_rx_missed_errors", LossStage::Ring),
+    lost(&["ionic"], "rx_{n}_dropped", LossStage::Ring),
+    shown(&["ionic"], "rx_{n}_alloc_err", LossStage::Ring, NO_MEMORY),
+    // stmmac_ethtool.c: stmmac_gstrings_stats, stmmac_mmc
+    lost(&["stmmac"], "rx_missed_cntr", LossStage::Ring),
+    lost(&["stmmac"], "rx_overflow_cntr", LossStage::Nic),
+    lost(&["stmmac"], "mmc_rx_fifo_overflow", LossStage::Nic),
+    shown(&["stmmac"], "rx_buf_unav_irq", LossStage::Ring, "times that the ring was empty"),
+    // mvneta.c: mvneta_statistics
+    lost(&["mvneta"], "rx_discard", LossStage::Ring),
+    lost(&["mvneta"], "rx_overrun", LossStage::Nic),
+    shown(&["mvneta"], "refill_errors", LossStage::Ring, NO_MEMORY),
+    // mvpp2_main.c: mvpp2_ethtool_port_regs, mvpp2_ethtool_rxq_regs
+    lost(&["mvpp2"], "rx_fifo_or_parser_overrun_drops", LossStage::Nic),
+    lost(&["mvpp2"], "rxq_{n}_queue_full_drops", LossStage::Ring),
+    lost(&["mvpp2"], "rxq_{n}_packets_early_drops", LossStage::Ring),
+    lost(&["mvpp2"], "rxq_{n}_packets_bm_drops", LossStage::Ring),
+    // fec_main.c: fec_stats
+    lost(&["fec"], "IEEE_rx_macerr", LossStage::Nic),
+    lost(&["fec"], "IEEE_rx_drop", LossStage::Nic),
+    // bcmgenet.c: bcmgenet_gstrings_stats
+    lost(&["bcmgenet"], "rbuf_ovflow_cnt", LossStage::Nic),
+    shown(&["bcmgenet"], "alloc_rx_buff_failed", LossStage::Ring, NO_MEMORY),
+    // mtk_eth_soc.c: mtk_ethtool_stats
+    lost(&["mtk_soc_eth"], "rx_overflow", LossStage::Nic),
+    // macb.h: gem_statistics
+    lost(&["macb"], "rx_resource_errors", LossStage::Ring),
+    lost(&["macb"], "rx_overruns", LossStage::Nic),
     lost(&["r8169"], "rx_missed", LossStage::Nic),
+    lost(&["r8125"], "rx_missed", LossStage::Nic),
     lost(&["atlantic"], "InDroppedDma", LossStage::Ring),
     lost(&["qede"], "no_buff_discards", LossStage::Ring),
     lost(&["nfp"], "dev_rx_discards", LossStage::Nic),
@@ -121,14 +181,32 @@ const ROWS: &[DropCounter] = &[
 /// could not hold. With other drivers, the NIC's buffer fills up because it waits for descriptors.
 const RING_APART: &[&str] = &["bnxt_en", "ena", "mana", "mlx5_core", "sfc", "virtio_net"];
 
-/// Whether this driver's NIC drops are independent of the ring.
-pub fn ring_apart(driver: &str) -> bool {
-    RING_APART.contains(&driver)
+/// Whether the NIC drops that this netdev's driver counts are independent of the ring.
+pub fn ring_apart(netdev: &Netdev) -> bool {
+    has_driver(netdev, RING_APART)
+}
+
+/// Whether a row is of this driver.
+#[cfg(test)]
+pub(crate) fn lists(driver: DriverName<'_>) -> bool {
+    ROWS.iter().any(|row| driver.is_in(row.drivers))
 }
 
 /// The row of a driver's counter. Ignores spaces around the name.
-pub fn row(driver: &str, name: &str) -> Option<&'static DropCounter> {
-    ROWS.iter().find(|row| row.drivers.contains(&driver) && row.fits(name.trim()))
+pub fn row(driver: Option<DriverName<'_>>, name: &str) -> Option<&'static DropCounter> {
+    let driver = driver?;
+    ROWS.iter().find(|row| driver.is_in(row.drivers) && row.fits(name.trim()))
+}
+
+/// The table of lost packets, as markdown.
+pub(crate) fn as_markdown() -> String {
+    let mut text =
+        "| driver | counter of `ethtool -S` | place | not a loss |\n|---|---|---|---|\n".to_owned();
+    for row in ROWS {
+        let (drivers, aside) = (row.drivers.join(", "), row.aside);
+        let _ = writeln!(text, "| {drivers} | `{}` | {} | {aside} |", row.name, row.place.label());
+    }
+    text
 }
 
 impl DropCounter {
@@ -139,7 +217,9 @@ impl DropCounter {
 
     /// The rx queue that lost the packets; `None` if it is not counted by queue, or is no loss.
     pub fn queue(&self, name: &str) -> Option<u32> {
-        let by_queue = self.aside.is_empty() && self.place.loses() && !self.name.contains("prio");
+        // a priority, a buffer group of the NIC
+        let of_none = ["prio", "_bg"].iter().any(|word| self.name.contains(word));
+        let by_queue = self.aside.is_empty() && self.place.loses() && !of_none;
         self.number(name.trim()).filter(|_| by_queue)?.parse().ok()
     }
 
@@ -161,6 +241,10 @@ mod tests {
 
     #[test]
     fn a_counter_is_found_by_driver_and_name_with_any_number() {
+        fn row(driver: &str, name: &str) -> Option<&'static DropCounter> {
+            let netdev = Netdev { driver: Some(driver.into()), ..Netdev::default() };
+            super::row(DriverName::of(&netdev), name)
+        }
         let place = |driver, name| row(driver, name).map(|row| row.place);
         assert_eq!(place("igb", "rx_queue_12_drops"), Some(LossStage::Ring));
         assert_eq!(place("igb", "rx_queue__drops"), None);
@@ -168,6 +252,8 @@ mod tests {
         assert_eq!(queue("igb", "rx_queue_12_drops"), Some(12));
         assert_eq!(queue("bnxt_en", " [3]: rx_discards"), Some(3));
         assert_eq!(queue("mlx5_core", "rx_prio3_discards"), None, "a priority is no queue");
+        assert_eq!(queue("cxgb4", "rx_bg1_frames_dropped  "), None, "a buffer group is no queue");
+        assert_eq!(queue("be2net", "rxq3: rx_drops_no_frags"), Some(3));
         assert_eq!(queue("igb", "rx_queue_1_alloc_failed"), None, "no loss");
         assert_eq!(place("virtio_net", "rx_queue_0_xdp_drops"), Some(LossStage::Xdp));
         assert_eq!(place("vmxnet3", "  pkts rx OOB"), Some(LossStage::Ring));

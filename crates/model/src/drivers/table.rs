@@ -10,6 +10,11 @@ use std::sync::LazyLock;
 
 use serde::{Deserialize, Serialize};
 
+use crate::drivers::name::DriverName;
+use crate::drivers::{counters, irq_patterns};
+use crate::parse::scalar::version;
+use crate::snapshot::netdev::Netdev;
+
 /// The embedded table.
 const SHIPPED: &str = include_str!("drivers.toml");
 
@@ -146,28 +151,28 @@ impl Drivers {
     }
 
     /// The entry of a driver.
-    pub fn find(&self, name: &str) -> Option<&DriverEntry> {
-        self.driver.iter().find(|driver| driver.name == name)
+    pub fn find(&self, name: DriverName<'_>) -> Option<&DriverEntry> {
+        self.driver.iter().find(|driver| driver.name == name.as_str())
     }
 
-    /// The knobs of a driver on a kernel release (`6.12.48+deb12-amd64`); `None` if the kernel is
-    /// older than all examined ones.
-    pub fn knobs(&self, driver: &str, release: &str) -> Option<&DriverKnobs> {
+    /// The knobs of a netdev's driver on a kernel release (`6.12.48+deb12-amd64`); `None` if the
+    /// kernel is older than all examined ones.
+    pub fn knobs(&self, netdev: &Netdev, release: &str) -> Option<&DriverKnobs> {
         let running = version(release)?;
-        self.find(driver)?
+        self.find(DriverName::of(netdev)?)?
             .kernel
             .iter()
             .rfind(|knobs| version(&knobs.since).is_some_and(|since| since <= running))
     }
 
-    /// Whether a driver is known to lack a knob on this kernel. False if unknown.
-    pub fn lacks(&self, driver: &str, release: &str, knob: DriverKnob) -> bool {
-        self.knobs(driver, release).is_some_and(|knobs| !knobs.knobs.contains(&knob))
+    /// Whether a netdev's driver is known to lack a knob on this kernel. False if unknown.
+    pub fn lacks(&self, netdev: &Netdev, release: &str, knob: DriverKnob) -> bool {
+        self.knobs(netdev, release).is_some_and(|knobs| !knobs.knobs.contains(&knob))
     }
 
     /// Whether `ethtool -C` supports this parameter (`adaptive-rx`) on this kernel.
-    pub fn supports_coalesce(&self, driver: &str, release: &str, parameter: &str) -> bool {
-        self.knobs(driver, release).is_some_and(|knobs| knobs.coalesce.contains(parameter))
+    pub fn supports_coalesce(&self, netdev: &Netdev, release: &str, parameter: &str) -> bool {
+        self.knobs(netdev, release).is_some_and(|knobs| knobs.coalesce.contains(parameter))
     }
 
     /// The tables of `docs/drivers.md`, as markdown.
@@ -205,9 +210,16 @@ impl Drivers {
             let source = driver.udp_source.as_deref().unwrap_or("-");
             let _ = writeln!(text, "| {} | {ports} | `{source}` |", driver.name);
         }
-        let _ = writeln!(text, "\n## Sources\n| driver | source |\n|---|---|");
+        let _ = writeln!(
+            text,
+            "\n## Names of interrupts\n{}\n## Counters of lost packets\n{}\n## Sources\n\
+             | driver | source | not in the tables above |\n|---|---|---|",
+            irq_patterns::as_markdown(),
+            counters::as_markdown()
+        );
         for driver in &self.driver {
-            let _ = writeln!(text, "| {} | `{}` |", driver.name, driver.source);
+            let missing = without(&driver.name).map_or("", |(_, missing)| missing);
+            let _ = writeln!(text, "| {} | `{}` | {missing} |", driver.name, driver.source);
         }
         text
     }
@@ -217,16 +229,32 @@ impl Drivers {
     }
 }
 
-/// Major and minor version of a release.
-fn version(release: &str) -> Option<(u32, u32)> {
-    let (major, rest) = release.split_once('.')?;
-    let minor = rest.split(|c: char| !c.is_ascii_digit()).next()?;
-    Some((major.parse().ok()?, minor.parse().ok()?))
+/// What the tables of interrupts and of lost packets lack of a driver that this table lists.
+const WITHOUT: &[(&str, &str)] = &[
+    ("bonding", "interrupts, losses: software"),
+    ("fbnic", "losses: no counter known"),
+    ("hns3", "losses: no counter known"),
+    ("hv_netvsc", "interrupts: VMBus channels instead"),
+    ("idpf", "losses: no counter known"),
+    ("mvneta", "interrupts: one, with the name of the netdev (before 4.3: of the driver)"),
+    ("r8169", "interrupts: one, with the name of the netdev"),
+    ("tun", "interrupts, losses: software"),
+    ("veth", "interrupts: software"),
+];
+
+fn without(driver: &str) -> Option<&'static (&'static str, &'static str)> {
+    WITHOUT.iter().find(|(name, _)| *name == driver)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::drivers::irq_names;
+    use crate::drivers::name::OTHER_NAMES;
+
+    fn of(driver: &str) -> Netdev {
+        Netdev { driver: Some(driver.into()), ..Netdev::default() }
+    }
 
     #[test]
     fn the_shipped_table_parses_without_duplicates() {
@@ -243,9 +271,34 @@ mod tests {
     }
 
     #[test]
+    fn each_driver_has_names_of_interrupts_and_loss_counters_or_the_page_says_what_is_missing() {
+        for driver in &Drivers::shipped().driver {
+            let netdev = of(&driver.name);
+            let name = DriverName::of(&netdev).unwrap();
+            let missing = without(&driver.name).map_or("", |(_, missing)| missing);
+            let (interrupts, losses) = (irq_names::lists(name), counters::lists(name));
+            assert_ne!(missing.contains("interrupts"), interrupts, "interrupts of {name}");
+            assert_ne!(missing.contains("losses"), losses, "losses of {name}");
+        }
+        for (other, own) in OTHER_NAMES {
+            let listed = |name: &str| {
+                let names = of(name);
+                let name = DriverName::of(&names).filter(|it| it.as_str() == name)?;
+                Some(irq_names::lists(name) || counters::lists(name))
+            };
+            assert_eq!((listed(own), listed(other)), (Some(true), None), "{other}: {own}");
+        }
+        assert!(
+            WITHOUT
+                .iter()
+                .all(|(name, _)| Drivers::shipped().driver.iter().any(|it| it.name == *name))
+        );
+    }
+
+    #[test]
     fn the_newest_entry_up_to_the_kernel_counts() {
         let drivers = Drivers::shipped();
-        let knobs = |driver, release| &drivers.knobs(driver, release).unwrap().knobs;
+        let knobs = |driver, release| &drivers.knobs(&of(driver), release).unwrap().knobs;
         assert!(!knobs("bnxt_en", "6.1.0-40-amd64").contains(&DriverKnob::RssContexts));
         assert!(knobs("bnxt_en", "6.12.48+deb12-amd64").contains(&DriverKnob::RssContexts));
         assert!(
@@ -258,18 +311,11 @@ mod tests {
     #[test]
     fn an_unknown_driver_or_kernel_lacks_nothing() {
         let drivers = Drivers::shipped();
-        assert_eq!(drivers.knobs("igb", "5.10.0"), None);
-        assert!(
-            !drivers.lacks("igb", "5.10.0", DriverKnob::Lro)
-                && !drivers.lacks("no_such", "6.12", DriverKnob::Lro)
-        );
-        assert!(
-            drivers.lacks("igb", "6.12", DriverKnob::Lro)
-                && !drivers.lacks("vmxnet3", "6.12", DriverKnob::Lro)
-        );
-        assert!(
-            drivers.supports_coalesce("mlx5_core", "6.1", "adaptive-rx")
-                && !drivers.supports_coalesce("igb", "6.1", "adaptive-rx")
-        );
+        assert_eq!(drivers.knobs(&of("igb"), "5.10.0"), None);
+        let lacks = |driver, release| drivers.lacks(&of(driver), release, DriverKnob::Lro);
+        assert!(!lacks("igb", "5.10.0") && !lacks("no_such", "6.12"));
+        assert!(lacks("igb", "6.12") && !lacks("vmxnet3", "6.12"));
+        let adapts = |driver| drivers.supports_coalesce(&of(driver), "6.1", "adaptive-rx");
+        assert!(adapts("mlx5_core") && !adapts("igb"));
     }
 }

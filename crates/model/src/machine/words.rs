@@ -24,12 +24,33 @@ pub fn whole_percent(share: f64) -> String {
     }
 }
 
+/// A number with this many decimals, and 0 instead of -0, which is the sum of no addends.
+pub fn decimal(value: f64, places: usize) -> String {
+    let text = format!("{value:.places$}");
+    match text.strip_prefix('-') {
+        Some(zero) if zero.bytes().all(|b| matches!(b, b'0' | b'.')) => zero.to_owned(),
+        _ => text,
+    }
+}
+
 /// A rate, as `1.2 MB/s`.
 pub fn bytes_per_s(bytes: f64) -> String {
     match bytes {
         b if b >= 1e9 => format!("{:.1} GB/s", b / 1e9),
         b if b >= 1e6 => format!("{:.1} MB/s", b / 1e6),
         b if b >= 1e3 => format!("{:.1} kB/s", b / 1e3),
-        b => format!("{b:.0} B/s"),
+        b => format!("{} B/s", decimal(b, 0)),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn nothing_is_written_as_minus_zero() {
+        let written = [-0.0, -0.004, -0.06, 0.0, -7.0].map(|value| decimal(value, 1));
+        assert_eq!(written, ["0.0", "0.0", "-0.1", "0.0", "-7.0"]);
+        assert_eq!(bytes_per_s(-0.0), "0 B/s");
     }
 }

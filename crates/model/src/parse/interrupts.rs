@@ -20,8 +20,10 @@ pub struct Interrupts {
     /// Device interrupts.
     pub irqs: BTreeMap<Irq, IrqRow>,
     /// Rows of the architecture (`LOC`, `CAL`, `IPI0`). Rows with one total for all CPUs (`ERR`)
-    /// are left out.
+    /// are left out. Rows of one label are added up (powerpc prints `LOC` twice).
     pub arch: BTreeMap<String, BTreeMap<CpuId, u64>>,
+    /// The text of each of these rows (`Function call interrupts`), of the first of a label.
+    pub arch_names: BTreeMap<String, String>,
 }
 
 /// One row of a device interrupt.
@@ -92,9 +94,8 @@ impl<'a> InterruptsParser<'a> {
                     return Err(self.torn(end, counts.cells));
                 }
                 let (chip, actions) = description(&String::from_utf8_lossy(&line[end..]));
-                if chip.bytes().next().is_some_and(|b| b.is_ascii_digit())
-                    && chip.bytes().all(|b| b.is_ascii_digit())
-                {
+                let first = chip.split(' ').next().unwrap_or_default();
+                if !first.is_empty() && first.bytes().all(|b| b.is_ascii_digit()) {
                     return Err(self.torn(end, counts.cells + 1));
                 }
                 self.read.irqs.insert(
@@ -106,8 +107,14 @@ impl<'a> InterruptsParser<'a> {
             None => {
                 let (counts, end) = self.counts(line, colon + 1)?;
                 if counts.cells == self.read.cpus.len() {
-                    let name = String::from_utf8_lossy(label).into_owned();
-                    self.read.arch.insert(name, counts.nonzero.into_iter().collect());
+                    let label = String::from_utf8_lossy(label).into_owned();
+                    let name = String::from_utf8_lossy(line[end..].trim_ascii()).into_owned();
+                    self.read.arch_names.entry(label.clone()).or_insert(name);
+                    let row = self.read.arch.entry(label).or_default();
+                    for (cpu, count) in counts.nonzero {
+                        let sum: &mut u64 = row.entry(cpu).or_default();
+                        *sum = sum.saturating_add(count);
+                    }
                 } else if counts.cells > 1 {
                     return Err(self.torn(end, counts.cells));
                 }
@@ -200,39 +207,63 @@ fn irq_number(label: &[u8]) -> Option<Irq> {
 /// Splits the text after the counts into controller and actions.
 ///
 /// Format: `%8s` controller, hardware number (absent without irq domain), `Level` or `Edge` (not on
-/// x86), `-` and the name of the flow handler (glued to the number on x86), two spaces, actions. A
-/// controller name may contain single spaces.
+/// x86), `-` and the name of the flow handler (glued to the number on x86), two spaces, actions.
+/// The kernel always prints two spaces before the actions, so they follow the last gap of that
+/// width, unless number or trigger follow it. A controller or an action may contain single spaces.
 fn description(text: &str) -> (String, Vec<String>) {
-    let mut chip: Vec<&str> = Vec::new();
-    let mut end = 0;
-    for (at, word) in words(text) {
-        let gap = at - end;
-        let belongs = match chip.len() {
-            0 => true,
-            _ if word.starts_with(|c: char| c.is_ascii_digit()) => {
-                !chip.last().is_some_and(|w| is_hwirq(w))
-            }
-            _ if word.starts_with('-') => true,
-            _ if word == "Level" || word == "Edge" => chip.last().is_some_and(|w| is_hwirq(w)),
-            _ => gap == 1 && !chip.iter().skip(1).any(|w| is_hwirq(w) || w.starts_with('-')),
-        };
-        if !belongs {
-            let actions = text[at..]
-                .split(',')
-                .map(|name| name.trim().to_owned())
-                .filter(|name| !name.is_empty());
-            return (chip.join(" "), actions.collect());
-        }
-        chip.push(word);
-        end = at + word.len();
-    }
-    (chip.join(" "), Vec::new())
+    let text = text.trim();
+    let (chip, actions) = match text.rmatch_indices("  ").next() {
+        Some((at, gap)) if !is_trigger(&text[at + gap.len()..]) => text.split_at(at + gap.len()),
+        _ => (text, ""),
+    };
+    let actions = actions.split(',').map(|name| name.trim().to_owned());
+    let chip: Vec<&str> = words(chip).map(|(_, word)| word).collect();
+    (chip.join(" "), actions.filter(|name| !name.is_empty()).collect())
+}
+
+/// Whether the text is hardware number, trigger and flow handler, as far as they are printed:
+/// `27 Level`, `1-edge`, `Level -fasteoi`, `-event`.
+fn is_trigger(text: &str) -> bool {
+    let is_part = |word: &str| matches!(word, "Level" | "Edge") || word.starts_with('-');
+    let mut words = words(text).map(|(_, word)| word).peekable();
+    words.next_if(|word| is_hwirq(word));
+    words.all(is_part)
 }
 
 /// Whether a word is a hardware number, alone (`27`) or with the flow handler's name (`1-edge`).
 fn is_hwirq(word: &str) -> bool {
     let number = word.split_once('-').map_or(word, |(number, _)| number);
     !number.is_empty() && number.bytes().all(|b| b.is_ascii_digit())
+}
+
+/// A vector of a PCI device.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct MsiVector {
+    /// The device's address.
+    pub bus: String,
+    /// The vector's index in its device.
+    pub index: u32,
+}
+
+/// The device and the index that the controller of a message-signalled interrupt tells.
+///
+/// Newer kernels print the address, and the number is the index. In older ones the number is
+/// `segment << 27 | bus << 19 | devfn << 11 | index`
+/// (`drivers/pci/msi/irqdomain.c:pci_msi_domain_calc_hwirq`).
+pub fn msi_vector(chip: &str) -> Option<MsiVector> {
+    let (name, number) = chip.trim_end_matches(" Edge").rsplit_once(' ')?;
+    let number: u64 = number.split('-').next()?.parse().ok()?;
+    if let Some((_, bus)) = name.split_once("PCI-MSIX-").or(name.split_once("PCI-MSI-")) {
+        let bus = Some(bus).filter(|bus| bus.contains(':'))?;
+        return Some(MsiVector { bus: bus.to_owned(), index: number.try_into().ok()? });
+    }
+    let is_pci = name.ends_with("PCI-MSI") || matches!(name, "ITS-MSI" | "Hyper-V PCIe MSI");
+    let part = |shift: u32, bits: u32| (number >> shift) & ((1 << bits) - 1);
+    let (segment, bus, device, function) = (part(27, 32), part(19, 8), part(14, 5), part(11, 3));
+    is_pci.then(|| MsiVector {
+        bus: format!("{segment:04x}:{bus:02x}:{device:02x}.{function}"),
+        index: part(0, 11) as u32,
+    })
 }
 
 #[cfg(test)]
@@ -301,6 +332,52 @@ mod tests {
             ("IO-APIC 9-fasteoi".into(), "acpi".into())
         );
         assert_eq!(split("    XT-PIC      timer"), ("XT-PIC".into(), "timer".into()));
+        assert_eq!(
+            split("     GICv3 152 Level     30be0000.ethernet"),
+            ("GICv3 152 Level".into(), "30be0000.ethernet".into())
+        );
+        assert_eq!(
+            split("  GICv3 58 Level     1004b800.serial:rx err, b"),
+            ("GICv3 58 Level".into(), "1004b800.serial:rx err|b".into())
+        );
+        assert_eq!(split("   PCI-MSI  0000:00:00.0"), ("PCI-MSI".into(), "0000:00:00.0".into()));
+        assert_eq!(
+            split("   OpenPIC   Level     serial"),
+            ("OpenPIC Level".into(), "serial".into())
+        );
+        assert_eq!(split("   OpenPIC   Level"), ("OpenPIC Level".into(), "".into()));
+        assert_eq!(
+            split("   GICv2  10 Edge -fasteoi  a"),
+            ("GICv2 10 Edge -fasteoi".into(), "a".into())
+        );
+        assert_eq!(
+            split("  1e000600.gpio  18  reset"),
+            ("1e000600.gpio 18".into(), "reset".into())
+        );
+        assert_eq!(split("  MIPS GIC  10"), ("MIPS GIC 10".into(), "".into()));
+    }
+
+    #[test]
+    fn rows_of_one_label_are_added_up() {
+        let text = "  CPU0\n LOC: 25755 Local timer interrupts for timer event device\n \
+                    LOC: 4 Local timer interrupts for others\nIPI1: 7 Function call interrupts\n";
+        let read = interrupts(text.as_bytes()).unwrap();
+        assert_eq!(read.arch["LOC"][&CpuId(0)], 25759);
+        assert_eq!(read.arch_names["IPI1"], "Function call interrupts");
+    }
+
+    #[test]
+    fn a_message_signalled_interrupt_tells_the_address_of_its_device() {
+        let vector = |chip| msi_vector(chip).map(|vector| (vector.bus, vector.index));
+        assert_eq!(vector("IR-PCI-MSI 102238208-edge"), Some(("0000:c3:00.1".into(), 0)));
+        assert_eq!(vector("PCI-MSI 65540-edge"), Some(("0000:00:04.0".into(), 4)));
+        assert_eq!(vector("ITS-MSI 524289 Edge"), Some(("0000:01:00.0".into(), 1)));
+        assert_eq!(vector("Hyper-V PCIe MSI 4294967297-edge"), Some(("0020:00:00.0".into(), 1)));
+        assert_eq!(vector("PCI-MSIX-0000:01:00.0 3-edge"), Some(("0000:01:00.0".into(), 3)));
+        assert_eq!(vector("IR-PCI-MSIX-10000:e1:00.0 0-edge"), Some(("10000:e1:00.0".into(), 0)));
+        for chip in ["PCI-MSI-edge", "IO-APIC 2-edge", "DMAR-MSI 1-edge", "MIPS GIC 10", ""] {
+            assert_eq!(vector(chip), None, "{chip}");
+        }
     }
 
     #[test]
@@ -356,6 +433,7 @@ mod tests {
         #[test]
         fn no_text_panics(rows in proptest::collection::vec("[ 0-9:A-Z,\\-]{0,40}", 0..8)) {
             let _ = interrupts(format!("  CPU0 CPU7\n{}", rows.join("\n")).as_bytes());
+            rows.iter().for_each(|row| drop(msi_vector(row)));
         }
     }
 }

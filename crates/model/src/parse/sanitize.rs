@@ -138,10 +138,14 @@ fn escape_netdev(netdev: &mut Netdev) {
     escape_all(optional.into_iter().flatten());
     escape_all(netdev.napis.iter_mut().filter_map(|napi| Some(&mut napi.thread.as_mut()?.comm)));
     escape_all(netdev.rx_queues.iter_mut().filter_map(|queue| queue.leased.as_mut()));
-    let rx = netdev.rx_queues.iter_mut().filter_map(|queue| queue.irq.as_mut());
+    let rx = netdev.rx_queues.iter_mut();
+    let rx = rx.flat_map(|queue| queue.irq.as_mut().into_iter().chain(&mut queue.irq_conflicts));
     let tx = netdev.tx_queues.iter_mut().filter_map(|queue| queue.irq.as_mut());
     escape_all(rx.chain(tx).filter_map(|edge| match &mut edge.source {
-        AssociationSource::ActionName(pattern) => Some(pattern),
+        AssociationSource::ActionName(name)
+        | AssociationSource::VectorOrder(name)
+        | AssociationSource::DeviceName(name)
+        | AssociationSource::Ancestor(name) => Some(name),
         _ => None,
     }));
     let Some(ethtool) = &mut netdev.ethtool else { return };

@@ -28,6 +28,13 @@ pub fn word(text: &str) -> Result<String, ParseError> {
     Ok(text.trim().to_owned())
 }
 
+/// Major and minor version of a kernel release (`6.12.48+deb12-amd64`).
+pub fn version(release: &str) -> Option<(u32, u32)> {
+    let (major, rest) = release.split_once('.')?;
+    let minor = rest.split(|c: char| !c.is_ascii_digit()).next()?;
+    Some((major.parse().ok()?, minor.parse().ok()?))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -7,6 +7,7 @@ use std::fmt;
 
 use serde::Serialize;
 
+use crate::drivers::name::DriverName;
 use crate::machine::ids::NapiId;
 use crate::rss::toeplitz::{Transform, hash, input, parse_key};
 use crate::snapshot::ethtool::{Ethtool, FlowType, HashFields, HashFunction};
@@ -75,10 +76,10 @@ impl RssModel {
         {
             return Err(format!("its hash function is {}, not toeplitz", function.as_word()));
         }
-        let driver = ethtool.driver.value().map_or("", |driver| driver.driver.as_str());
+        let driver = DriverName::of_ethtool(ethtool);
         let (key, key_source) = match &rss.key {
             Some(key) => (key.clone(), KeySource::Driver),
-            None if HIDDEN_KEY_DRIVERS.contains(&driver) => {
+            None if driver.is_some_and(|driver| driver.is_in(&HIDDEN_KEY_DRIVERS)) => {
                 let key = parse_key(netdev_rss_key)
                     .and_then(|key| Some(key.get(..HIDDEN_KEY_LEN)?.to_vec()));
                 let why = "it shows no hash key, and net.core.netdev_rss_key, which its driver \

@@ -38,6 +38,9 @@ pub struct Snapshot {
     /// Rows of the architecture in `/proc/interrupts` (`CAL`, `RES`, ...), with counts per CPU. A
     /// row whose counts were not read is empty.
     pub arch_interrupts: BTreeMap<String, BTreeMap<CpuId, u64>>,
+    /// The text of each of these rows (`Function call interrupts`).
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub arch_names: BTreeMap<String, String>,
     /// `/proc/irq/default_smp_affinity`.
     pub default_smp_affinity: Option<CpuSet>,
     /// Counters per online CPU.
@@ -126,6 +129,9 @@ pub struct HostIdentity {
     /// Inode number of the network namespace of the netdevs; 0 if unknown.
     #[serde(default)]
     pub netns: u32,
+    /// The machine's architecture (`uname -m`); `None` if unknown.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub architecture: Option<String>,
     /// Whether the machine is a guest of a hypervisor; `None` if unknown.
     #[serde(default)]
     pub virtual_machine: Option<bool>,
@@ -135,6 +141,46 @@ impl Snapshot {
     /// Whether it is a later one of the same boot, so that there are rates between the two.
     pub fn follows(&self, before: &Self) -> bool {
         self.machine.boot_id == before.machine.boot_id && self.at > before.at
+    }
+
+    /// Whether the machine is an x86, whose CPUs have a limited number of interrupt vectors.
+    ///
+    /// If the architecture was not recorded, its interrupt controllers show it. `LOC` does not,
+    /// because powerpc has it too.
+    pub fn is_x86(&self) -> bool {
+        let is_x86_chip = |chip: &str| {
+            ["IO-APIC", "XT-PIC", "IR-PCI-MSI", "DMAR-MSI"].iter().any(|it| chip.contains(it))
+        };
+        match &self.machine.architecture {
+            Some(name) => name == "x86_64" || (name.starts_with('i') && name.ends_with("86")),
+            None => {
+                self.arch_interrupts.contains_key("CAL")
+                    || self.irqs.values().any(|irq| is_x86_chip(&irq.chip))
+            }
+        }
+    }
+
+    /// The inter-processor interrupts of a kind, by CPU; `None` if they were not counted.
+    ///
+    /// Label and number of the row depend on architecture and kernel (`CAL`, `IPI1`), the text does
+    /// not.
+    pub fn ipis(&self, kind: Ipi) -> Option<BTreeMap<CpuId, u64>> {
+        let (label, text) = match kind {
+            Ipi::FunctionCall => ("CAL", "function call interrupts"),
+            Ipi::Reschedule => ("RES", "rescheduling interrupts"),
+        };
+        let is_of = |row: &&String| match self.arch_names.get(*row) {
+            Some(name) => name.to_ascii_lowercase().contains(text),
+            None => *row == label,
+        };
+        let rows = self.arch_interrupts.keys().filter(is_of);
+        let mut counted = rows.map(|row| &self.arch_interrupts[row]).filter(|it| !it.is_empty());
+        let mut sum = counted.next()?.clone();
+        for (cpu, count) in counted.flatten() {
+            let all: &mut u64 = sum.entry(*cpu).or_default();
+            *all = all.saturating_add(*count);
+        }
+        Some(sum)
     }
 
     /// Whether the network namespace of the netdevs is the machine's first one, the only one that
@@ -150,6 +196,15 @@ impl HostIdentity {
     pub fn is_own_netns(&self, netns: u32) -> bool {
         self.netns == 0 || netns == 0 || self.netns == netns
     }
+}
+
+/// A kind of inter-processor interrupt.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Ipi {
+    /// Runs a function on another CPU, as RPS does.
+    FunctionCall,
+    /// Wakes the scheduler of another CPU.
+    Reschedule,
 }
 
 /// A read that failed.

@@ -89,6 +89,9 @@ pub struct RxQueue {
     pub index: u32,
     /// The interrupt that announces its packets.
     pub irq: Option<Association<Irq>>,
+    /// Other interrupts that another source names as the one that announces its packets.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub irq_conflicts: Vec<Association<Irq>>,
     /// The NAPI instance that polls it.
     pub napi: Option<Association<NapiId>>,
     /// `rps_cpus`: empty means that RPS is off.
@@ -167,12 +170,52 @@ pub enum AssociationSource {
     ActionName(String),
     /// `/sys/bus/vmbus/devices/*/channels`.
     VmbusChannel,
-    /// The device has only one interrupt.
+    /// The device has only one interrupt that can serve queues.
     OnlyIrq,
+    /// The order of the interrupts that have this name (a driver's pattern).
+    VectorOrder(String),
+    /// The action has the name of the platform device, as in this pattern.
+    DeviceName(String),
+    /// The action has the driver's name, and there are as many as netdevs of the driver.
+    DriverName,
+    /// The interrupt of this device above it (a USB host controller), which other devices share.
+    Ancestor(String),
     /// Observed by eBPF: this NAPI polled packets of this queue.
     Observed,
     /// The driver adds a NAPI for each queue, in their order.
     InOrder,
+}
+
+impl AssociationSource {
+    /// Why the object belongs to the queue, in words.
+    pub fn in_words(&self) -> String {
+        match self {
+            Self::NetdevGenl => "the kernel reports it".into(),
+            Self::ActionName(pattern) => format!("its name is of the form {pattern}"),
+            Self::VmbusChannel => "its VMBus channel".into(),
+            Self::OnlyIrq => "the device has no other for packets".into(),
+            Self::VectorOrder(pattern) => {
+                format!("its position among the device's interrupts with the name {pattern}")
+            }
+            Self::DeviceName(pattern) if pattern == "{device}" => {
+                "it has the name of the device".into()
+            }
+            Self::DeviceName(pattern) => format!("it has the name of the device, as {pattern}"),
+            Self::DriverName => "it has the name of the driver".into(),
+            Self::Ancestor(device) => {
+                format!("it is that of {device}, to which the device is attached, like others")
+            }
+            Self::Observed => "packets of the queue were observed there".into(),
+            Self::InOrder => "the order in which the driver adds them".into(),
+        }
+    }
+}
+
+impl<T> Association<T> {
+    /// The object, unless it is only guessed. Nothing is changed by a guess.
+    pub fn known(&self) -> Option<&T> {
+        (self.confidence > Confidence::Guess).then_some(&self.to)
+    }
 }
 
 /// How reliable an edge is.

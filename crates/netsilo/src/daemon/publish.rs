@@ -30,6 +30,7 @@ use tokio::task::AbortHandle;
 use tokio::time::{sleep, timeout};
 
 use crate::daemon::metrics::{self, WindowSums};
+use crate::tell::out;
 use crate::tell::status::Status;
 
 /// Maximum time from a connection to the end of its request's header.
@@ -59,7 +60,7 @@ pub(crate) struct Published {
 
 impl Published {
     fn status(&self) -> &str {
-        let render = || serde_json::to_string(&self.status).unwrap_or_default() + "\n";
+        let render = || out::line(&self.status).unwrap_or_default();
         self.status_text.get_or_init(render)
     }
 

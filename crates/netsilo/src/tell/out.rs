@@ -95,12 +95,36 @@ pub(crate) fn write(print: impl FnOnce(&mut dyn io::Write) -> io::Result<()>) {
 
 /// A value as indented JSON with a newline at its end.
 pub fn indented(value: &impl Serialize) -> Result<String> {
-    Ok(serde_json::to_string_pretty(value).context("cannot serialize JSON")? + "\n")
+    let json = serde_json::to_string_pretty(value).context("cannot serialize JSON")?;
+    Ok(without_negative_zero(json) + "\n")
 }
 
 /// A value as one line of JSON.
 pub(crate) fn line(value: &impl Serialize) -> Result<String> {
-    Ok(serde_json::to_string(value).context("cannot serialize JSON")? + "\n")
+    let json = serde_json::to_string(value).context("cannot serialize JSON")?;
+    Ok(without_negative_zero(json) + "\n")
+}
+
+/// JSON with 0.0 instead of -0.0, which is the sum of no addends.
+pub(crate) fn without_negative_zero(json: String) -> String {
+    let mut text = String::with_capacity(json.len());
+    let mut rest = json.as_str();
+    let mut in_string = false;
+    while let Some(at) = rest.find(['"', '\\', '-']) {
+        let (before, tail) = rest.split_at(at);
+        text.push_str(before);
+        // an escape is two bytes: `\"` ends no string
+        let len = if tail.starts_with('\\') { tail.len().min(2) } else { 1 };
+        let is_zero = tail
+            .strip_prefix("-0.0")
+            .is_some_and(|after| !after.starts_with(|c: char| c.is_ascii_digit() || c == 'e'));
+        if in_string || !is_zero {
+            text.push_str(&tail[..len]);
+        }
+        in_string ^= tail.starts_with('"');
+        rest = &tail[len..];
+    }
+    text + rest
 }
 
 /// Makes all later messages begin with the name of another program than `netsilo`.
@@ -134,5 +158,18 @@ impl<'a> Printable<'a> {
 
     fn write_to(&self, mut stream: impl io::Write) -> io::Result<()> {
         stream.write_all(self.0.as_bytes())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_sum_of_nothing_is_zero_and_strings_keep_their_text() {
+        let sum: f64 = [0.0; 0].iter().sum();
+        let value = (sum, -0.5, -0.05, "a -0.0 \"-0.0\" \\", sum);
+        assert_eq!(line(&value).unwrap(), "[0.0,-0.5,-0.05,\"a -0.0 \\\"-0.0\\\" \\\\\",0.0]\n");
+        assert_eq!(indented(&[sum]).unwrap(), "[\n  0.0\n]\n");
     }
 }

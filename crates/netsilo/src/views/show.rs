@@ -225,7 +225,10 @@ fn queue_row(silo: &Silo) -> Vec<Styled> {
             || or_dash(silo.napi.as_ref(), |napi| format!("  napi {}", napi.to)),
             |queue| format!("  {queue}"),
         )),
-        cell(or_dash(silo.irq.as_ref(), |edge| edge.to.to_string())),
+        cell(or_dash(silo.irq.as_ref(), |edge| {
+            // a guess has a question mark
+            edge.known().map_or_else(|| format!("{}?", edge.to), ToString::to_string)
+        })),
         cpus(&silo.requested),
         cpus(&silo.effective),
         cell(polled_on(silo)),

@@ -1,5 +1,7 @@
 //! Numbers as text: three digits with a prefix. An unknown value is a dash.
 
+use netsilo_model::machine::words::decimal;
+
 /// Formats a rate or count: `0`, `7.20`, `431`, `12.3k`, `1.20M`.
 pub fn count(value: f64) -> String {
     let (scaled, prefix) = scale(value);
@@ -36,11 +38,8 @@ pub fn nanoseconds(value: f64) -> String {
 /// Formats a share from 0 to 1 as a percentage: `0%`, `0.4%`, `71%`.
 pub fn percent(share: f64) -> String {
     let percent = share * 100.0;
-    if percent > 0.0 && percent < 0.95 {
-        format!("{percent:.1}%")
-    } else {
-        format!("{percent:.0}%")
-    }
+    let places = if percent > 0.0 && percent < 0.95 { 1 } else { 0 };
+    decimal(percent, places) + "%"
 }
 
 /// Formats a value with `render`; `None` as a dash.
@@ -96,6 +95,6 @@ mod tests {
             [0.0, 0.0000123, 0.00123, 0.1, 1.2, 12_345.0].map(small),
             ["0", "1.2e-5", "0.00123", "0.100", "1.20", "12.3k"]
         );
-        assert_eq!([0.0, 0.004, 0.706, 1.0].map(percent), ["0%", "0.4%", "71%", "100%"]);
+        assert_eq!([-0.0, 0.004, 0.706, 1.0].map(percent), ["0%", "0.4%", "71%", "100%"]);
     }
 }

@@ -6,7 +6,7 @@
 use std::collections::BTreeMap;
 
 use netsilo_model::machine::cpuset::CpuId;
-use netsilo_model::snapshot::host::Snapshot;
+use netsilo_model::snapshot::host::{Ipi, Snapshot};
 use serde::{Deserialize, Serialize};
 
 use crate::assumptions::{Assumptions, End};
@@ -16,9 +16,6 @@ use crate::loads::Loads;
 use crate::parameters::Values;
 use crate::placement::Placement;
 use crate::prices::Prices;
-
-/// Rows of `/proc/interrupts` that RPS and wakeups raise: function calls and rescheduling.
-const IPIS: [&str; 2] = ["CAL", "RES"];
 
 /// Counts of all queues of a machine.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
@@ -55,8 +52,9 @@ impl Counts {
             counts.interrupts += interrupts / packets;
         }
         let total = |snapshot: &Snapshot| -> u64 {
-            let rows = IPIS.iter().filter_map(|row| snapshot.arch_interrupts.get(*row));
-            rows.flat_map(|row| row.values()).sum()
+            // those that RPS and wakeups raise
+            let rows = [Ipi::FunctionCall, Ipi::Reschedule].map(|kind| snapshot.ipis(kind));
+            rows.iter().flatten().flat_map(|row| row.values()).sum()
         };
         let observation = analysis.observation;
         let grown = total(&observation.after).saturating_sub(total(&observation.before));

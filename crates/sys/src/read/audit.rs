@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::io::Read as _;
 
+use netsilo_model::drivers::name::has_driver;
 use netsilo_model::machine::cpuset::{CpuId, CpuSet};
 use netsilo_model::machine::ids::NapiId;
 use netsilo_model::machine::reading::Reading;
@@ -100,8 +101,7 @@ fn netdev(notes: &Notes<'_>, netdev: &Netdev) -> NetdevAudit {
 ///
 /// Other devices lack the file, or use it for something else.
 fn virtio_features(notes: &Notes<'_>, netdev: &Netdev) -> Option<Vec<u32>> {
-    let path =
-        netdev.device_path.as_ref().filter(|_| netdev.driver.as_deref() == Some("virtio_net"))?;
+    let path = netdev.device_path.as_ref().filter(|_| has_driver(netdev, &["virtio_net"]))?;
     notes.get(&format!("/sys{path}/features"), pcie::virtio_features)
 }
 

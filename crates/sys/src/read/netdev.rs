@@ -2,11 +2,11 @@
 
 use std::collections::BTreeMap;
 
-use netsilo_model::drivers::irq_names::{self, Device};
-use netsilo_model::machine::cpuset::CpuId;
+use netsilo_model::drivers::irq_names::{self, Device, Edges, Vector};
+use netsilo_model::drivers::name::DriverName;
 use netsilo_model::machine::ids::{Irq, NapiId};
 use netsilo_model::machine::reading::Reading;
-use netsilo_model::machine::topology::NodeId;
+use netsilo_model::parse::interrupts::msi_vector;
 use netsilo_model::parse::uevent::uevent;
 use netsilo_model::parse::{cpu_lists, netdev as parse, scalar};
 use netsilo_model::snapshot::ethtool::Ethtool;
@@ -17,6 +17,7 @@ use netsilo_model::snapshot::netdev::{
 use netsilo_model::snapshot::netdev_genl::{Direction, NetdevGenl, Queue, QueueHolder};
 
 use crate::files::root::Root;
+use crate::read::device::{Hardware, edge_from_ancestor, hardware, irqs_of_device, last};
 use crate::read::gaps::Notes;
 use crate::read::process::napi_id;
 use crate::read::topology::numbered;
@@ -38,6 +39,7 @@ pub(crate) fn netdevs(notes: &Notes<'_>, known: &Known<'_>) -> Vec<Netdev> {
     let mut netdevs: Vec<Netdev> =
         names.iter().filter_map(|name| netdev(notes, known, name, &names)).collect();
     netdevs.sort_unstable_by_key(|netdev| netdev.ifindex);
+    irq_names::edges_from_driver_names(&mut netdevs, &vectors(known.irqs, None));
     other_namespace(notes, &netdevs);
     netdevs
 }
@@ -99,7 +101,8 @@ fn netdev(notes: &Notes<'_>, known: &Known<'_>, name: &str, names: &[String]) ->
         ..Netdev::default()
     };
     queues(notes, &dir, &mut netdev);
-    let virtio = hardware.as_ref().and_then(|hardware| hardware.virtio.clone());
+    netdev.napis = napis(&netdev, known);
+    edges_from_netlink(&mut netdev, known.genl);
     if let Some(hardware) = hardware {
         for (queue, cpu) in &hardware.channels {
             netdev
@@ -109,13 +112,11 @@ fn netdev(notes: &Notes<'_>, known: &Known<'_>, name: &str, names: &[String]) ->
                 .for_each(|rx| rx.vmbus_cpu = Some(*cpu));
         }
         netdev.node = hardware.node;
-        netdev.irqs = hardware.irqs;
-        netdev.bus = Some(hardware.bus);
-        netdev.device_path = Some(hardware.path);
+        netdev.irqs.clone_from(&hardware.irqs);
+        netdev.bus = Some(hardware.bus.clone());
+        netdev.device_path = Some(hardware.path.clone());
+        edges_from_names(notes, &mut netdev, &hardware, known.irqs, names);
     }
-    netdev.napis = napis(&netdev, known);
-    edges_from_netlink(&mut netdev, known.genl);
-    edges_from_names(&mut netdev, virtio.as_deref(), known.irqs, names);
     Some(netdev)
 }
 
@@ -151,84 +152,6 @@ fn ethtool(notes: &Notes<'_>, name: &str) -> Option<Ethtool> {
             None
         }
     }
-}
-
-/// The device behind a netdev.
-struct Hardware {
-    path: String,
-    bus: String,
-    driver: Option<String>,
-    virtio: Option<String>,
-    node: Option<NodeId>,
-    irqs: Vec<Irq>,
-    /// The CPU of each VMBus channel, by the queue that it serves.
-    channels: BTreeMap<u32, CpuId>,
-}
-
-fn hardware(notes: &Notes<'_>, dir: &str) -> Option<Hardware> {
-    let root = notes.root;
-    let path = match root.link(&format!("{dir}/device")) {
-        Ok(target) => crate::files::root::join(&format!("{dir}/device"), &target),
-        Err(e) => return notes.note(Err(e)),
-    };
-    let link = |of: &str, name: &str| {
-        let target = notes.note(root.link(&format!("{of}/{name}")));
-        target.map(|target| last(&target).to_owned())
-    };
-    let virtio =
-        (link(&path, "subsystem").as_deref() == Some("virtio")).then(|| last(&path).to_owned());
-    // a virtio device has the vectors, address and node of its parent
-    let parent = path.rsplit_once('/').map_or("", |(parent, _)| parent);
-    let device = if virtio.is_some() { parent } else { path.as_str() };
-    Some(Hardware {
-        bus: last(device).to_owned(),
-        driver: link(&path, "driver"),
-        node: node(notes, device),
-        irqs: irqs(notes, device),
-        channels: channels(notes, device),
-        path: path.strip_prefix("/sys").unwrap_or(&path).to_owned(),
-        virtio,
-    })
-}
-
-/// The NUMA node of a device.
-///
-/// `numa_node`; for a device on a bus without nodes (USB, auxiliary), that of the nearest ancestor.
-fn node(notes: &Notes<'_>, device: &str) -> Option<NodeId> {
-    let mut dir = device;
-    while dir.starts_with("/sys/devices/") {
-        if let Some(node) = notes.get(&format!("{dir}/numa_node"), scalar::number_or_none) {
-            return node.map(NodeId);
-        }
-        dir = dir.rsplit_once('/')?.0;
-    }
-    None
-}
-
-/// The message-signalled interrupts; else those of an auxiliary device (since 6.11); else the
-/// legacy interrupt.
-fn irqs(notes: &Notes<'_>, device: &str) -> Vec<Irq> {
-    for name in ["msi_irqs", "irqs"] {
-        let listed = notes.note(notes.root.list(&format!("{device}/{name}"))).unwrap_or_default();
-        if !listed.is_empty() {
-            return numbered(&listed, "").into_iter().map(Irq).collect();
-        }
-    }
-    let pin = notes.get(&format!("{device}/irq"), scalar::number::<u32>);
-    pin.filter(|&irq| irq != 0).map(Irq).into_iter().collect()
-}
-
-/// The CPU of each channel, from `/sys/bus/vmbus/devices/*/channels/<relid>`.
-///
-/// The sub-channel number equals the queue number (`netvsc_open`).
-fn channels(notes: &Notes<'_>, device: &str) -> BTreeMap<u32, CpuId> {
-    let names = notes.note(notes.root.list(&format!("{device}/channels"))).unwrap_or_default();
-    let channel = |relid: u32| {
-        let file = |name: &str| format!("{device}/channels/{relid}/{name}");
-        let queue = notes.get(&file("subchannel_id"), scalar::number)?;
-        Some((queue, CpuId(notes.get(&file("cpu"), scalar::number)?)))
-    };
-    numbered(&names, "").into_iter().filter_map(channel).collect()
 }
 
 fn statistics(notes: &Notes<'_>, dir: &str) -> BTreeMap<String, u64> {
@@ -360,40 +283,68 @@ fn certain<T>(to: T) -> Association<T> {
     Association { to, source: AssociationSource::NetdevGenl, confidence: Confidence::Certain }
 }
 
-/// Adds the interrupts and NAPIs of queues that netlink did not report, by the names of interrupt
-/// actions.
+/// Adds the interrupts of queues that netlink did not report, by names and order of interrupts.
+/// Where netlink reports another interrupt than a driver's name does, both are kept.
 fn edges_from_names(
+    notes: &Notes<'_>,
     netdev: &mut Netdev,
-    virtio: Option<&str>,
+    hardware: &Hardware,
     irqs: &BTreeMap<Irq, IrqState>,
     others: &[String],
 ) {
-    if netdev.device_path.is_none() {
-        return;
+    let device = last(&hardware.path);
+    if netdev.irqs.is_empty() {
+        netdev.irqs = irqs_of_device(irqs, &hardware.bus, device);
     }
-    let owned = !netdev.irqs.is_empty();
-    let candidates = irqs.iter().filter(|(irq, _)| !owned || netdev.irqs.contains(irq));
-    let actions = candidates.map(|(irq, state)| (*irq, state.actions.clone())).collect();
+    // the names of a platform device's interrupts do not tell that they are all its interrupts
+    let owned = !hardware.irqs.is_empty() || hardware.bus.contains(':') && !netdev.irqs.is_empty();
+    let vectors = vectors(irqs, owned.then_some(&netdev.irqs));
+    let release = notes.get("/proc/sys/kernel/osrelease", scalar::word).unwrap_or_default();
     let count = |index: Option<u32>| index.map_or(0, |last| last + 1);
+    let name = netdev.name.clone();
     let device = Device {
-        name: &netdev.name,
-        driver: netdev.driver.as_deref(),
-        virtio,
+        name: &name,
+        driver: DriverName::of(netdev),
+        device,
+        virtio: hardware.virtio.as_deref(),
+        shares_device: hardware.is_shared,
+        up: netdev.up,
         rx_queues: count(netdev.rx_queues.last().map(|queue| queue.index)),
         tx_queues: count(netdev.tx_queues.last().map(|queue| queue.index)),
         others,
+        release: &release,
     };
-    let edges = irq_names::edges(&device, &actions, owned);
-    for rx in netdev.rx_queues.iter_mut().filter(|queue| queue.irq.is_none()) {
-        rx.irq = edges.rx.get(&rx.index).cloned();
+    let mut edges = irq_names::edges(&device, &vectors, owned);
+    if edges == Edges::default() && !owned {
+        edges = edge_from_ancestor(notes, &device, &hardware.path, irqs).unwrap_or_default();
+    }
+    for rx in &mut netdev.rx_queues {
+        let edge = edges.rx.remove(&rx.index);
+        match &rx.irq {
+            None => rx.irq = edge,
+            Some(known) => rx.irq_conflicts.extend(
+                edge.filter(|edge| edge.to != known.to && edge.confidence > Confidence::Guess),
+            ),
+        }
     }
     for tx in netdev.tx_queues.iter_mut().filter(|queue| queue.irq.is_none()) {
-        tx.irq = edges.tx.get(&tx.index).cloned();
+        tx.irq = edges.tx.remove(&tx.index);
     }
 }
 
-fn last(path: &str) -> &str {
-    path.rsplit('/').next().unwrap_or(path)
+/// The interrupts in the order of the device's vectors: all, or only these.
+fn vectors<'a>(irqs: &'a BTreeMap<Irq, IrqState>, wanted: Option<&Vec<Irq>>) -> Vec<Vector<'a>> {
+    let wanted = irqs.iter().filter(|(irq, _)| wanted.is_none_or(|wanted| wanted.contains(irq)));
+    let vector = |(irq, state): (&Irq, &'a IrqState)| {
+        let arrived = state.counts.values().any(|count| *count > 0);
+        let index = msi_vector(&state.chip).map(|vector| vector.index);
+        (index, Vector { irq: *irq, actions: &state.actions, arrived })
+    };
+    let mut vectors: Vec<_> = wanted.map(vector).collect();
+    if vectors.iter().all(|(index, _)| index.is_some()) {
+        vectors.sort_by_key(|(index, _)| *index);
+    }
+    vectors.into_iter().map(|(_, vector)| vector).collect()
 }
 
 #[cfg(test)]

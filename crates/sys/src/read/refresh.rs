@@ -316,6 +316,7 @@ impl Opened {
             other_vectors: last.other_vectors.clone(),
             free_vectors: last.free_vectors.clone(),
             arch_interrupts: last.arch_interrupts.clone(),
+            arch_names: last.arch_names.clone(),
             default_smp_affinity: last.default_smp_affinity.clone(),
             cpus,
             netdevs: last.netdevs.clone(),

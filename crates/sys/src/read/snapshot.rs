@@ -236,6 +236,7 @@ fn look(
         other_vectors: BTreeMap::new(),
         free_vectors: irq::free_vectors(&notes),
         arch_interrupts: table.arch,
+        arch_names: table.arch_names,
         default_smp_affinity: notes.get("/proc/irq/default_smp_affinity", cpu_lists::mask),
         cpus,
         netdevs: netdevs.into(),
@@ -325,6 +326,7 @@ fn machine(notes: &Notes<'_>) -> HostIdentity {
         release: word("/proc/sys/kernel/osrelease"),
         boot_id: word("/proc/sys/kernel/random/boot_id"),
         cmdline: word("/proc/cmdline"),
+        architecture: architecture(notes),
         netns: notes
             .wanted(notes.root.link("/proc/self/ns/net"))
             .and_then(|link| link_inode(&link, "net"))
@@ -334,6 +336,13 @@ fn machine(notes: &Notes<'_>) -> HostIdentity {
             notes.note(notes.root.read("/proc/cpuinfo")).as_deref(),
         ),
     }
+}
+
+/// `uname -m`. Kernels before 6.1 have no file for it, so bundles of these do not know it.
+fn architecture(notes: &Notes<'_>) -> Option<String> {
+    let file = notes.get("/proc/sys/kernel/arch", scalar::word);
+    let uname = || rustix::system::uname().machine().to_str().ok().map(str::to_owned);
+    file.or_else(|| notes.root.is_live().then(uname).flatten())
 }
 
 pub(crate) fn netdev_genl(notes: &Notes<'_>) -> Option<NetdevGenl> {

@@ -85,8 +85,7 @@ impl Host<'_> {
     }
 
     fn lacks(&self, knob: DriverKnob) -> bool {
-        let driver = self.netdev.driver.as_deref().unwrap_or_default();
-        Drivers::shipped().lacks(driver, &self.snapshot.machine.release, knob)
+        Drivers::shipped().lacks(self.netdev, &self.snapshot.machine.release, knob)
     }
 
     /// NAPI in kthreads, or in softirqs if kthreads poll now.
@@ -117,14 +116,13 @@ impl Host<'_> {
             return Vec::new();
         };
         let (usecs, adaptive) = (now.rx_coalesce_usecs, now.use_adaptive_rx_coalesce);
-        let driver = self.netdev.driver.as_deref();
         let supports = |parameter| {
             let release = &self.snapshot.machine.release;
-            Drivers::shipped().supports_coalesce(driver.unwrap_or_default(), release, parameter)
+            Drivers::shipped().supports_coalesce(self.netdev, release, parameter)
         };
         // a value other than 0 shows that the driver supports the setting
         let takes_usecs = usecs > 0 || supports("rx-usecs");
-        let is_fixed = !adaptive && usecs > 0 && !selects_a_mode(driver, usecs);
+        let is_fixed = !adaptive && usecs > 0 && !selects_a_mode(self.netdev, usecs);
         let longer = if is_fixed { usecs.saturating_mul(2) } else { WAIT_USECS };
         let mut all = Vec::new();
         let mut add = |name, remedy, changed: &[(&str, u32)], reason: String| {

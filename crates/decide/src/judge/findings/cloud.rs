@@ -1,6 +1,7 @@
 //! Findings on limits set by a cloud or a hypervisor: allowances, queues, accelerated networking.
 
 use netsilo_model::derive::analysis::{Analysis, Poller};
+use netsilo_model::drivers::name::has_driver;
 use netsilo_model::snapshot::netdev::Netdev;
 use netsilo_model::snapshot::subject::Subject;
 
@@ -43,7 +44,7 @@ pub(super) fn find(judged: &Judged<'_>) -> Vec<Finding> {
 }
 
 fn is(netdev: &Netdev, driver: &str) -> bool {
-    netdev.driver.as_deref() == Some(driver)
+    has_driver(netdev, &[driver])
 }
 
 fn allowance(analysis: &Analysis<'_>, netdev: &Netdev) -> Option<Finding> {

@@ -6,6 +6,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use netsilo_model::change::{Change, Key, Words, knobs};
 use netsilo_model::derive::analysis::Analysis;
 use netsilo_model::derive::silo::Silo;
+use netsilo_model::drivers::name::has_driver;
 use netsilo_model::machine::cpuset::{CpuId, CpuSet};
 use netsilo_model::rss::model::flows_on;
 use netsilo_model::snapshot::ethtool::{Ethtool, FlowType, HashFields, Rss};
@@ -205,7 +206,7 @@ pub(in crate::judge) fn hash_ports(
     reason: &str,
 ) -> Option<Change> {
     let old = fields(netdev, flow_type).filter(|fields| !fields.contains(HashFields::PORTS))?;
-    let fixed = netdev.driver.as_deref().is_some_and(|driver| FIXED_FIELDS.contains(&driver));
+    let fixed = has_driver(netdev, &FIXED_FIELDS);
     let knob = knobs::FlowHash { netdev: NetdevIdentity::from_netdev(netdev), flow_type };
     (!fixed).then(|| Change::new(knob, old, HashFields::ADDRESSES_AND_PORTS, reason))
 }
@@ -377,9 +378,7 @@ fn symmetric(netdevs: &[&Netdev]) -> Vec<Remedy> {
     let ethtools: Option<Vec<Ethtool>> = netdevs.iter().map(ethtool).collect();
     let rss: Option<Vec<&Rss>> =
         ethtools.as_ref().and_then(|all| all.iter().map(|one| one.rss.value()).collect());
-    let drivers_can = netdevs
-        .iter()
-        .all(|dev| dev.driver.as_deref().is_some_and(|driver| SYMMETRIC.contains(&driver)));
+    let drivers_can = netdevs.iter().all(|netdev| has_driver(netdev, &SYMMETRIC));
     let reason = |netdev: &Netdev| {
         format!("both directions of a connection have the same hash on {}", netdev.name)
     };

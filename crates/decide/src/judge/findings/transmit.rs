@@ -4,6 +4,7 @@ use std::collections::BTreeSet;
 
 use netsilo_model::change::{Settings, knobs};
 use netsilo_model::derive::analysis::Analysis;
+use netsilo_model::drivers::name::DriverName;
 use netsilo_model::drivers::table::{DriverKnob, Drivers};
 use netsilo_model::machine::cpuset::{CpuId, CpuSet};
 use netsilo_model::snapshot::audit::{Qdisc, TxLimits};
@@ -290,8 +291,8 @@ fn timeouts(analysis: &Analysis<'_>, netdev: &Netdev) -> Option<Finding> {
 
 /// A full tx ring stops its queue.
 fn ring_stops(analysis: &Analysis<'_>, netdev: &Netdev, drivers: &Drivers) -> Option<Finding> {
-    let driver = netdev.driver.as_deref()?;
-    let (_, pattern) = RING_STOPS.iter().find(|(name, _)| *name == driver)?;
+    let driver = DriverName::of(netdev)?;
+    let (_, pattern) = RING_STOPS.iter().find(|(name, _)| driver.is_in(&[*name]))?;
     let grown = analysis.driver_counter_growth(netdev, |name| fits(pattern, name.trim()));
     let stops = analysis.per_s(sum(grown.into_values()));
     let packets = analysis.rate(netdev, "tx_packets").unwrap_or(0.0);
@@ -321,7 +322,7 @@ fn ring_stops(analysis: &Analysis<'_>, netdev: &Netdev, drivers: &Drivers) -> Op
             Measure::Bytes(limit),
             "byte_queue_limits",
         )),
-        None if drivers.lacks(driver, release, DriverKnob::Bql) => {
+        None if drivers.lacks(netdev, release, DriverKnob::Bql) => {
             let none = format!("{driver} does not support them: packets queue in the ring");
             evidence.push(setting("byte queue limits", none, "docs/drivers.md"));
         }

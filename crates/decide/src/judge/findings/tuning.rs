@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 
 use netsilo_model::change::{Words, knobs};
 use netsilo_model::derive::analysis::Analysis;
+use netsilo_model::drivers::name::has_driver;
 use netsilo_model::machine::cpuset::{CpuId, CpuSet};
 use netsilo_model::snapshot::audit::Connection;
 use netsilo_model::snapshot::host::OwnedKnob;
@@ -326,8 +327,7 @@ fn several_writers(analysis: &Analysis<'_>) -> Vec<Finding> {
 fn containers(analysis: &Analysis<'_>) -> Option<Finding> {
     let snapshot = analysis.after();
     let mask = snapshot.net.rps_default_mask.as_ref().filter(|mask| mask.is_empty())?;
-    let veths =
-        snapshot.netdevs.iter().filter(|netdev| netdev.driver.as_deref() == Some("veth")).count();
+    let veths = snapshot.netdevs.iter().filter(|netdev| has_driver(netdev, &["veth"])).count();
     let mut backlog: BTreeMap<CpuId, u64> = BTreeMap::new();
     for poll in analysis.observation.attribution.polls.iter().filter(|poll| poll.netdev.is_empty())
     {

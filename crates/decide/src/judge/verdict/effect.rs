@@ -2,6 +2,7 @@
 
 use netsilo_model::change::Change;
 use netsilo_model::derive::analysis::Analysis;
+use netsilo_model::machine::words::decimal;
 use netsilo_predict::live::claim::{Claim, is_near_full};
 use netsilo_predict::live::forecast::{Expected, Limit};
 use netsilo_predict::live::judge::Judge;
@@ -130,9 +131,6 @@ fn saturated(limit: &Limit) -> String {
 
 /// Formats a share as `23%`, with one decimal below 10%.
 pub(in crate::judge) fn percent(share: f64) -> String {
-    if share.abs() < 0.0995 {
-        format!("{:.1}%", share * 100.0)
-    } else {
-        format!("{:.0}%", share * 100.0)
-    }
+    let places = if share.abs() < 0.0995 { 1 } else { 0 };
+    decimal(share * 100.0, places) + "%"
 }

@@ -2,9 +2,11 @@
 //! polling from a kernel timer.
 
 use netsilo_model::change::{Settings, knobs};
+use netsilo_model::drivers::name::has_driver;
 use netsilo_model::drivers::table::Drivers;
 use netsilo_model::machine::cpuset::CpuId;
 use netsilo_model::snapshot::ethtool::Coalesce;
+use netsilo_model::snapshot::netdev::Netdev;
 use netsilo_model::snapshot::netdev::NetdevIdentity;
 use netsilo_predict::live::claim::Claim;
 
@@ -49,8 +51,8 @@ pub(super) fn coalescing(look: &NetdevLook<'_>) -> RemedyVerdict {
         format!("{} us, {} frames", settings.rx_coalesce_usecs, settings.rx_max_coalesced_frames)
     };
     let now = Evidence::new("interrupt delay", Measure::Text(now), "ethtool -c");
-    let driver = look.netdev.driver.as_deref();
-    if settings.use_adaptive_rx_coalesce || selects_a_mode(driver, settings.rx_coalesce_usecs) {
+    if settings.use_adaptive_rx_coalesce || selects_a_mode(look.netdev, settings.rx_coalesce_usecs)
+    {
         let because = "it is adaptive: the driver waits longer as packets arrive faster";
         return RemedyVerdict::new(look, remedy, Claim::NoClearChange, because).reasons(vec![now]);
     }
@@ -62,9 +64,8 @@ pub(super) fn coalescing(look: &NetdevLook<'_>) -> RemedyVerdict {
         );
         return RemedyVerdict::new(look, remedy, Claim::NoClearChange, because).reasons(vec![now]);
     }
-    let driver = driver.unwrap_or_default();
     let (drivers, release) = (Drivers::shipped(), &look.analysis.observation.after.machine.release);
-    let adapts = drivers.supports_coalesce(driver, release, "adaptive-rx");
+    let adapts = drivers.supports_coalesce(look.netdev, release, "adaptive-rx");
     let (name, value, reason) = if adapts {
         (
             "adaptive-rx",
@@ -78,7 +79,7 @@ pub(super) fn coalescing(look: &NetdevLook<'_>) -> RemedyVerdict {
     // A value other than 0 shows that the driver supports the setting.
     let supported = adapts
         || settings.rx_coalesce_usecs > 0
-        || drivers.supports_coalesce(driver, release, "rx-usecs");
+        || drivers.supports_coalesce(look.netdev, release, "rx-usecs");
     let edit = |settings: &Settings| Some(settings.clone().with(name, value));
     let knob = knobs::Coalesce { netdev: NetdevIdentity::from_netdev(look.netdev) };
     let verdict = fewer_interrupts(look, remedy, now, |it| it.writes(look, knob, edit, &reason));
@@ -132,8 +133,8 @@ fn coalesce<'a>(look: &NetdevLook<'a>) -> Option<&'a Coalesce> {
 }
 
 /// Whether a driver takes this `rx-usecs` as an adaptive mode.
-pub(in crate::judge) fn selects_a_mode(driver: Option<&str>, usecs: u32) -> bool {
-    MODES.iter().any(|(name, modes)| driver == Some(*name) && modes.contains(&usecs))
+pub(in crate::judge) fn selects_a_mode(netdev: &Netdev, usecs: u32) -> bool {
+    MODES.iter().any(|(name, modes)| has_driver(netdev, &[*name]) && modes.contains(&usecs))
 }
 
 /// The time in microseconds in which [`ENOUGH`] packets arrive on the busiest queue, within

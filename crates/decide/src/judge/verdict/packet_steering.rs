@@ -7,6 +7,7 @@ use netsilo_model::derive::flow_steering::{arfs_is_on, has_arfs};
 use netsilo_model::derive::receive_work::{Bounds, movable_share};
 use netsilo_model::machine::cpuset::{CpuId, CpuSet};
 use netsilo_model::machine::topology::Distance;
+use netsilo_model::machine::words::decimal;
 use netsilo_predict::limit::FULL;
 use netsilo_predict::live::claim::{CLEAR, Claim};
 
@@ -177,7 +178,8 @@ pub(super) fn rps_in_effect(look: &NetdevLook<'_>) -> RemedyVerdict {
         Err(why) => return unjudged(look, remedy, format!("it is on; {why}")),
     };
     let (ipis, time) = added(&off);
-    let costs = format!("it sends {:.0} ipis/s, and takes {} of a cpu", -ipis, percent(-time));
+    let costs =
+        format!("it sends {} ipis/s, and takes {} of a cpu", decimal(-ipis, 0), percent(-time));
     // The claim about RPS that is on uses the thresholds for switching it on: switching it off is
     // not a remedy with thresholds of its own.
     let claim = Claim::of_setting_that_is_on(off.gain, off.now.fits.value, off.then.fits.value);
@@ -277,7 +279,7 @@ fn steered(
         claim => claim,
     };
     let (ipis, time) = added(&effect);
-    let adds = format!("{ipis:.0} ipis/s, {} of a cpu in total", percent(time));
+    let adds = format!("{} ipis/s, {} of a cpu in total", decimal(ipis, 0), percent(time));
     let idle = percent(look.idle(&targets));
     let because = match claim {
         Claim::Help => {
@@ -328,7 +330,7 @@ fn steered(
 fn costs_of_steering(what: &str, added: (f64, f64), look: &NetdevLook<'_>) -> Vec<Evidence> {
     let (ipis, time) = added;
     let source = "the forecast (docs/judging.md)";
-    let each = Measure::Text(format!("{:.2}", ipis / look.received.packets_per_s()));
+    let each = Measure::Text(decimal(ipis / look.received.packets_per_s(), 2));
     vec![
         Evidence::new(format!("ipis {what}"), Measure::PerSecond(ipis), source),
         Evidence::new("ipis per packet", each, source),

@@ -4,6 +4,7 @@
 //! They follow from where the kernel reads the netdev's settings, not from loads.
 
 use netsilo_model::derive::analysis::Analysis;
+use netsilo_model::drivers::name::has_driver;
 use netsilo_model::drivers::software::{SoftwareNetdev, SoftwareReceive};
 use netsilo_model::snapshot::netdev::Netdev;
 use netsilo_predict::live::claim::Claim;
@@ -91,7 +92,7 @@ pub(crate) fn below(analysis: &Analysis<'_>, netdev: &Netdev) -> String {
     let is_port = |it: &&Netdev| it.master.as_deref() == Some(netdev.name.as_str());
     let ports: Vec<&str> = all.iter().filter(is_port).map(|it| it.name.as_str()).collect();
     match ports.as_slice() {
-        [] if netdev.driver.as_deref() == Some("ifb") => "the netdev that redirects to it".into(),
+        [] if has_driver(netdev, &["ifb"]) => "the netdev that redirects to it".into(),
         [] => "the netdev below it".to_owned(),
         ports => ports.join(", "),
     }

@@ -9,7 +9,7 @@ use netsilo_model::machine::cpuset::{CpuId, CpuSet};
 use netsilo_model::machine::ids::Irq;
 use netsilo_model::machine::words::cpus;
 use netsilo_model::snapshot::host::{IrqState, Writable};
-use netsilo_model::snapshot::netdev::Netdev;
+use netsilo_model::snapshot::netdev::{Association, Confidence, Netdev};
 
 use crate::judge::evidence::{Evidence, Measure};
 use crate::judge::why::explanation::{Fact, LoadCause};
@@ -169,9 +169,12 @@ fn chain(analysis: &Analysis<'_>, silo: &Silo, cpu: Option<CpuId>) -> Vec<Fact> 
     match silo
         .irq
         .as_ref()
-        .and_then(|edge| Some((edge.to, analysis.observation.after.irqs.get(&edge.to)?)))
+        .and_then(|edge| Some((edge, analysis.observation.after.irqs.get(&edge.to)?)))
     {
-        Some((irq, state)) => because.extend(placed(analysis, irq, state, cpu)),
+        Some((edge, state)) => {
+            because.extend(placed(analysis, edge.to, state, cpu));
+            because.extend(told_by(edge));
+        }
         None => because.push(no_interrupt(analysis, silo)),
     }
     if let Some(why) = &silo.not_counted {
@@ -194,6 +197,20 @@ fn chain(analysis: &Analysis<'_>, silo: &Silo, cpu: Option<CpuId>) -> Vec<Fact> 
     because.extend(leaves(silo, cpu));
     because.extend(read(silo));
     because
+}
+
+/// How it is known that an interrupt is the queue's, unless the kernel reports it.
+fn told_by(edge: &Association<Irq>) -> Option<Fact> {
+    let words = edge.source.in_words();
+    let irq = edge.to;
+    let text = match edge.confidence {
+        Confidence::Certain => return None,
+        Confidence::Named => format!("irq {irq} is known as its interrupt: {words}"),
+        Confidence::Guess => {
+            format!("irq {irq} may be its interrupt: {words}; a guess, by which plan moves nothing")
+        }
+    };
+    Some(Fact::new(text, "/proc/interrupts"))
 }
 
 /// Explains why an interrupt arrives on its CPU.

@@ -5,6 +5,7 @@ use netsilo_model::machine::cpu_owner::CpuOwner;
 use netsilo_model::machine::cpuset::{CpuId, CpuSet};
 use netsilo_model::machine::topology::{CoreKind, Distance};
 use netsilo_model::snapshot::host::Writable;
+use netsilo_model::snapshot::netdev::Confidence;
 use netsilo_model::synthetic::grid::Grid;
 use netsilo_model::synthetic::scene::{
     CpuLoad, Reader, Scene, SceneForward, SceneNetdev, SceneQueue,
@@ -251,7 +252,7 @@ fn a_cpu_without_a_free_vector_is_not_chosen_and_the_plan_reports_it() {
     };
     let goal = Goal { algorithm: AlgorithmName::SameCpu, ..Goal::default() };
     let mut observation = scene.observation();
-    observation.after.arch_interrupts.insert("LOC".into(), BTreeMap::new());
+    observation.after.machine.architecture = Some("x86_64".into());
     for irq in 100..300 {
         let state = IrqState { effective: Some(CpuSet::from_cpu(CpuId(1))), ..IrqState::default() };
         observation.after.irqs.insert(Irq(irq), state);
@@ -264,12 +265,17 @@ fn a_cpu_without_a_free_vector_is_not_chosen_and_the_plan_reports_it() {
             .any(|it| it.reason.contains("cpu 1 is without a free interrupt vector")),
         "{full:#?}"
     );
-    observation.after.arch_interrupts.clear();
+    observation.after.machine.architecture = Some("ppc64le".into());
     assert_eq!(
         plan(&observation, &goal).changes.len(),
         1,
         "other architectures have no such limit"
     );
+    let edge = observation.after.netdevs[0].rx_queues[0].irq.as_mut().unwrap();
+    edge.confidence = Confidence::Guess;
+    let guessed = plan(&observation, &goal);
+    assert!(guessed.changes.is_empty(), "{guessed:#?}");
+    assert!(guessed.unchanged.iter().any(|it| it.reason.contains("is a guess")), "{guessed:#?}");
 }
 
 /// Two queues on one socket, each of which feeds both workers on the other socket.

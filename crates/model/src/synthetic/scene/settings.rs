@@ -15,7 +15,7 @@ use crate::synthetic::scene::{FIRST_NAPI, SceneNetdev, SceneQueue};
 
 impl SceneNetdev {
     pub(super) fn netdev(&self, ifindex: u32, first_napi: u32, topology: &Topology) -> Netdev {
-        let named = || AssociationSource::ActionName(self.driver.clone());
+        let named = || AssociationSource::ActionName("{dev}-rx-{n}".to_owned());
         let edge =
             |irq: u32| Association { to: Irq(irq), source: named(), confidence: Confidence::Named };
         let napi = |i: usize| NapiId(first_napi + i as u32);

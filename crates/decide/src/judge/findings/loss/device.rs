@@ -81,8 +81,7 @@ fn drops(judged: &Judged<'_>, netdev: &Netdev) -> Option<Finding> {
         evidence.extend(load.evidence().into_iter().map(of_cpu));
     }
     let full = pollers.iter().find(|load| load.is_full());
-    let before_ring = of(LossStage::Ring).is_none()
-        && counters::ring_apart(netdev.driver.as_deref().unwrap_or_default());
+    let before_ring = of(LossStage::Ring).is_none() && counters::ring_apart(netdev);
     let mut remedies = vec![if before_ring {
         not_its_ring(analysis, lost)
     } else {
