@@ -8,7 +8,7 @@ use crate::derive::rates::rates;
 use crate::machine::ids::{Irq, NapiId};
 use crate::snapshot::attribution::{Attribution, Scheduled, ScheduledBy};
 use crate::snapshot::host::Snapshot;
-use crate::snapshot::netdev::{Association, AssociationSource, Confidence, Napi};
+use crate::snapshot::netdev::{Association, AssociationSource, Confidence, Napi, RxQueue};
 use crate::snapshot::observation::Observation;
 
 /// The share of a NAPI's events that one interrupt must have. Of a NAPI that several interrupts
@@ -52,7 +52,7 @@ pub fn name_observed_interrupts(observation: &mut Observation) {
         let queues = after.netdevs.get_mut(at).map(|netdev| &mut netdev.rx_queues);
         let mut queues = queues.into_iter().flatten();
         if let Some(queue) = queues.find(|queue| queue.index == index) {
-            queue.irq = Some(edge);
+            name(queue, edge);
         }
     }
 }
@@ -73,10 +73,19 @@ fn keep_earlier(before: &Snapshot, after: &mut Snapshot) {
             let earlier = queues.find(|it| it.index == queue.index);
             let observed = earlier.and_then(|it| it.irq.as_ref()).filter(is_observed);
             if let Some(edge) = observed.filter(|edge| is_same(edge.to)) {
-                queue.irq = Some(edge.clone());
+                name(queue, edge.clone());
             }
         }
     }
+}
+
+/// Replaces the interrupt of a queue by the observed one. A different one that something else than
+/// a guess told stays visible.
+fn name(queue: &mut RxQueue, observed: Association<Irq>) {
+    let told = queue.irq.replace(observed).filter(|told| told.known().is_some());
+    let conflicts = &mut queue.irq_conflicts;
+    conflicts.extend(told);
+    conflicts.retain(|told| queue.irq.as_ref().is_some_and(|observed| observed.to != told.to));
 }
 
 /// The netdev of this network namespace that each NAPI belongs to, by its position.
@@ -256,6 +265,24 @@ mod tests {
         third.after.irqs.get_mut(&Irq(41)).unwrap().actions = vec!["disk".into()];
         name_observed_interrupts(&mut third);
         assert_eq!(shown(&third), "- -");
+    }
+
+    #[test]
+    fn a_name_that_tells_another_interrupt_stays_visible() {
+        let told = |irq, confidence| {
+            let mut host = host();
+            let source = AssociationSource::ActionName("{dev}-TxRx-{n}".into());
+            let edge = Association { to: Irq(irq), source, confidence };
+            host.after.netdevs.iter_mut().for_each(|it| it.rx_queues[0].irq = Some(edge.clone()));
+            host.attribution.scheduled = vec![scheduled(&host, 43, 801, ScheduledBy::Handler, 5)];
+            name_observed_interrupts(&mut host);
+            let queue = &host.after.netdevs[0].rx_queues[0];
+            let conflicts = queue.irq_conflicts.iter().map(|it| it.to.0).collect::<Vec<_>>();
+            (queue.irq.as_ref().unwrap().to.0, conflicts)
+        };
+        assert_eq!(told(41, Confidence::Named), (43, vec![41]));
+        assert_eq!(told(43, Confidence::Named), (43, vec![]));
+        assert_eq!(told(41, Confidence::Guess), (43, vec![]));
     }
 
     #[test]

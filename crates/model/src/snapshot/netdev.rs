@@ -205,7 +205,7 @@ impl AssociationSource {
             Self::Ancestor(device) => {
                 format!("it is that of {device}, to which the device is attached, like others")
             }
-            Self::Observed => "packets of the queue were observed there".into(),
+            Self::Observed => "it was observed at work for the queue".into(),
             Self::InOrder => "the order in which the driver adds them".into(),
         }
     }

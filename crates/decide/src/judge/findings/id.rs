@@ -55,6 +55,7 @@ finding_ids! {
         NetfilterHeavy = "netfilter-heavy";
         StolenTime = "stolen-time";
         IrqNotWhereAsked = "irq-not-where-asked";
+        IrqMapDisagrees = "irq-map-disagrees";
         QueuesShareCore = "queues-share-core";
         ReceiveOnIsolatedCpu = "receive-on-isolated-cpu";
         RpsToItself = "rps-to-itself";

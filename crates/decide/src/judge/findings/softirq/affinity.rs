@@ -7,6 +7,7 @@ use netsilo_model::change::Change;
 use netsilo_model::derive::analysis::Analysis;
 use netsilo_model::derive::silo::Silo;
 use netsilo_model::machine::cpuset::CpuSet;
+use netsilo_model::snapshot::netdev::Netdev;
 use netsilo_model::snapshot::subject::Subject;
 
 use crate::judge::evidence::{Evidence, Gain, Measure, Remedy};
@@ -30,6 +31,7 @@ pub(super) fn find(judged: &Judged<'_>, load: &[CpuWork<'_>]) -> Vec<Finding> {
     let analysis = judged.analysis;
     let mut findings: Vec<Finding> =
         analysis.silos.queues.iter().filter_map(|silo| elsewhere(analysis, silo)).collect();
+    findings.extend(analysis.after().netdevs.iter().filter_map(contradicted));
     findings.extend(crowded(judged, load));
     findings.extend(load.iter().filter_map(|it| reserved(judged, it)));
     findings
@@ -99,6 +101,33 @@ fn elsewhere(analysis: &Analysis<'_>, silo: &Silo) -> Option<Finding> {
             changes: Vec::new(),
             interrupts_traffic: false,
         }],
+    })
+}
+
+/// Sources of the interrupts of a netdev's queues contradict each other.
+fn contradicted(netdev: &Netdev) -> Option<Finding> {
+    let evidence: Vec<Evidence> = netdev
+        .rx_queues
+        .iter()
+        .filter_map(|queue| Some((queue, queue.irq.as_ref()?, queue.irq_conflicts.first()?)))
+        .map(|(queue, used, told)| {
+            let text = format!("irq {}, not {}", used.to, told.to);
+            let source =
+                format!("{}; of the other: {}", used.source.in_words(), told.source.in_words());
+            Evidence::new(format!("rx-{}", queue.index), Measure::Text(text), source)
+        })
+        .collect();
+    (!evidence.is_empty()).then(|| Finding {
+        id: FindingId::IrqMapDisagrees,
+        severity: Severity::Info,
+        subject: Subject::Netdev(netdev.name.clone()),
+        title: format!(
+            "two sources name different interrupts for {} of its {} rx queues",
+            evidence.len(),
+            netdev.rx_queues.len()
+        ),
+        evidence,
+        remedies: Vec::new(),
     })
 }
 
