@@ -139,8 +139,11 @@ pub(super) fn place(
 /// that were lost or not sent took no time.
 const UNSERVED: f64 = 1.5;
 
+/// A vector with at least this share of a CPU's time fills any CPU, wherever it is.
+const FILLS: f64 = 0.8;
+
 /// Replaces what vectors on saturated CPUs got by an estimate of what they would take of a CPU with
-/// time left.
+/// time left, unless one vector fills the CPU.
 fn estimate_demand(vectors: &mut [(Group<'_>, Vector, AlgorithmName)], capacity: &Capacity<'_>) {
     let mut busy = capacity.busy.clone();
     for (_, vector, _) in vectors.iter() {
@@ -150,7 +153,7 @@ fn estimate_demand(vectors: &mut [(Group<'_>, Vector, AlgorithmName)], capacity:
     let [_, (saturated, _)] = capacity.costs.assumed.full;
     for (_, vector, _) in vectors {
         let busy = vector.measured_on.and_then(|cpu| busy.get(&cpu));
-        if busy.is_some_and(|busy| *busy >= saturated) {
+        if busy.is_some_and(|busy| *busy >= saturated) && vector.load < FILLS {
             vector.load *= UNSERVED;
         }
     }

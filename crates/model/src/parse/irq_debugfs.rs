@@ -51,7 +51,8 @@ mod tests {
     fn each_cpu_has_a_row_with_its_free_vectors() {
         let text = "name:   VECTOR\n size:   0\nOnline bitmaps:        2\n\
                     | CPU | avl | man | mac | act | vectors\n\
-                    \u{20}    0   170     0     0   33  32-48,50\n     1     0     1     1   201  32-48\n";
+                    \u{20}    0   170     0     0   33  32-48,50\n\
+                    \u{20}    1     0     1     1   201  32-48\n";
         let free = free_vectors(text).unwrap();
         assert_eq!(free, [(CpuId(0), 170), (CpuId(1), 0)].into());
         assert_eq!(free_vectors("name:   VECTOR\n").unwrap_err().line, 1);

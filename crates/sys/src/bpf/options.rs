@@ -33,8 +33,8 @@ pub struct Options {
     pub ip_packets: bool,
     /// How long threads that read sockets wait for a CPU. Examines every wakeup and context switch.
     pub runqueue: bool,
-    /// Whether only tracepoints are used: no functions (fentry, kprobes) and no list of NAPIs. Tests
-    /// set it, to count as on kernels that refuse these.
+    /// Whether only tracepoints are used: no functions (fentry, kprobes) and no list of NAPIs.
+    /// Tests set it, to count as on kernels that refuse these.
     pub only_tracepoints: bool,
     /// How many reads, polls and softirqs (each) a CPU examines per second before it samples
     /// ([`Attribution::sampling`]). Of dropped packets it examines more. `None`: all.

@@ -113,8 +113,9 @@ pub(super) fn best_verdict(judged: &Judged<'_>, load: &CpuWork<'_>) -> Option<Re
         Gain::Forecast { load_that_fits, .. } => load_that_fits.value,
         _ => 0.0,
     };
-    let of_netdev = |it: &&RemedyVerdict| matches!(&it.subject, Subject::Netdev(name) if *name == cause.netdev.name);
-    let verdicts = judged.verdicts.iter().filter(of_netdev).filter(|it| gain(it) >= CLEAR);
+    let netdev = Subject::Netdev(cause.netdev.name.clone());
+    let of_netdev = judged.verdicts.iter().filter(|it| it.subject == netdev);
+    let verdicts = of_netdev.filter(|it| gain(it) >= CLEAR);
     let best = verdicts.max_by(|a, b| gain(a).total_cmp(&gain(b)))?;
     Some(Remedy {
         what: format!("try {}: {} fills this cpu", best.name(), cause.label()),
