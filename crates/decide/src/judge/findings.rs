@@ -21,6 +21,7 @@ mod polling;
 mod relief;
 mod remedies;
 mod rss;
+mod rss_ignored;
 mod rss_skew;
 mod softirq;
 mod taps;

@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 use crate::judge::findings::finding::Finding;
 use crate::judge::findings::judged::Judged;
 use crate::judge::findings::{
-    cloud, hardware, loss, offloads, placement, polling, remedies, rss, rss_skew, softirq, taps,
+    cloud, hardware, loss, offloads, placement, polling, remedies, rss, rss_ignored, rss_skew, softirq, taps,
     transmit, tuning, tunnels,
 };
 use crate::judge::ledger::Ledger;
@@ -21,6 +21,7 @@ const FAMILIES: &[fn(&Judged<'_>) -> Vec<Finding>] = &[
     softirq::find,
     rss::find,
     rss_skew::find,
+    rss_ignored::find,
     tunnels::find,
     hardware::find,
     offloads::find,

@@ -79,6 +79,7 @@ finding_ids! {
     "RSS" {
         UdpOneQueue = "udp-one-queue";
         RssAsymmetric = "rss-asymmetric";
+        RssTableIgnored = "rss-table-ignored";
         RssTableSkew = "rss-table-skew";
         RssElephant = "rss-elephant";
         TunnelOneQueue = "tunnel-one-queue";
