@@ -3,6 +3,7 @@
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
 
+use netsilo_model::change::{Change, Target, Value};
 use netsilo_model::machine::cpuset::{CpuId, CpuSet};
 use netsilo_model::machine::ids::Irq;
 use netsilo_model::snapshot::host::Snapshot;
@@ -64,6 +65,16 @@ impl FreeVectors {
         stays || cpus.lowest().is_none_or(|first| self.take(first, cpus).is_some())
     }
 
+    /// Takes one for a change, if it moves an interrupt.
+    pub(super) fn take_for_change(&mut self, snapshot: &Snapshot, change: &Change) -> bool {
+        match (&change.target, &change.new) {
+            (Target::IrqAffinity(knob), Value::Cpus(cpus)) => {
+                self.take_for(snapshot, knob.irq, cpus)
+            }
+            _ => true,
+        }
+    }
+
     /// Moves what the suggestions put on CPUs that are full by then to other CPUs of the pool:
     /// those that are as near to the device first.
     pub(super) fn fit<'g>(
@@ -98,7 +109,6 @@ impl FreeVectors {
 mod tests {
     use super::*;
     use crate::plan::{Goal, plan};
-    use netsilo_model::change::{Target, Value};
     use netsilo_model::cost::weights::Costs;
     use netsilo_model::derive::analysis::Analysis;
     use netsilo_model::synthetic::grid::Grid;

@@ -80,12 +80,14 @@ pub(super) fn place(
     let after = analysis.after();
     let mut places = present_places(&analysis.rates, analysis.after());
     let Some(pool) = pool.filter(|_| goal.irqs) else { return (places, Plan::default()) };
+    let allowed = pool.len();
     let Prepared { groups, vectors, capacity, mut part } = prepare(analysis, netdevs, pool, goal);
     let model = LazyCell::new(|| Model::new(&capacity, &vectors));
     let mut suggestions = basis.suggestions(&capacity, &vectors, &model, &groups);
-    let placed = groups.iter().map(|(group, _)| group.irq).zip(&vectors);
-    FreeVectors::of(after).fit(after, placed, &mut suggestions);
-    part.advice.extend(netdevs.iter().filter_map(|netdev| fewer_queues(netdev, &groups, &vectors)));
+    let mut free = FreeVectors::of(after);
+    let placed = groups.iter().map(|(group, _)| group.movable_irq(after)).zip(&vectors);
+    free.fit(after, placed, &mut suggestions);
+    part.advice.extend(netdevs.iter().filter_map(|it| fewer_queues(it, &groups, allowed)));
     let judged = if detail == Detail::WithoutCosts {
         suggestions.iter().map(|_| PlacedCost::default()).collect()
     } else {
@@ -113,8 +115,8 @@ pub(super) fn place(
             part.leave(&vector.label, &basis);
             // A kthread that stays put still wants its interrupt on its CPU.
             let threaded = group.kthread().is_some();
-            changes
-                .extend(group.interrupt_to_kthread(after, cpu, &vector.label).filter(|_| threaded));
+            let change = group.interrupt_to_kthread(after, cpu, &vector.label);
+            changes.extend(change.filter(|it| threaded && free.take_for_change(after, it)));
         }
         part.placements.push(group.placement(after, vector, *algorithm, cpu, basis, judged));
     }
@@ -125,6 +127,7 @@ pub(super) fn place(
         Basis::Present => Plan::default(),
         Basis::Algorithms => follow(analysis, netdevs, &senders, &part.placements),
     };
+    completions.changes.retain(|change| free.take_for_change(after, change));
     changes.append(&mut completions.changes);
     let accepted = accept(after, goal, changes);
     for change in &accepted.changes {
@@ -151,7 +154,8 @@ fn estimate_demand(vectors: &mut [(Group<'_>, Vector, AlgorithmName)], capacity:
         cpu.into_iter().for_each(|busy| *busy += vector.load);
     }
     let [_, (saturated, _)] = capacity.costs.assumed.full;
-    for (_, vector, _) in vectors {
+    let by_model = |algorithm: &AlgorithmName| *algorithm == AlgorithmName::Auto;
+    for (_, vector, _) in vectors.iter_mut().filter(|(.., algorithm)| by_model(algorithm)) {
         let busy = vector.measured_on.and_then(|cpu| busy.get(&cpu));
         if busy.is_some_and(|busy| *busy >= saturated) && vector.load < FILLS {
             vector.load *= UNSERVED;
@@ -164,21 +168,18 @@ fn estimate_demand(vectors: &mut [(Group<'_>, Vector, AlgorithmName)], capacity:
 fn fewer_queues(
     netdev: &Netdev,
     groups: &[(Group<'_>, AlgorithmName)],
-    vectors: &[Vector],
+    cpus: usize,
 ) -> Option<Advice> {
-    let own =
-        || groups.iter().zip(vectors).filter(|((group, _), _)| group.netdev.name == netdev.name);
-    let pool = own().fold(CpuSet::new(), |pool, (_, vector)| pool.or(&vector.pool));
-    let interrupts = own().filter(|((group, _), _)| group.irq.is_some()).count();
+    let own = groups.iter().filter(|(group, _)| group.netdev.name == netdev.name);
+    let interrupts = own.filter(|(group, _)| group.irq.is_some()).count();
     let channels = netdev.ethtool.as_ref()?.channels.value()?;
     let limit = channels.combined.filter(|limit| limit.max > 0);
     let (name, limit) = limit.map(|it| ("combined", it)).or(channels.rx.map(|it| ("rx", it)))?;
-    let cpus = pool.len();
     let too_many = cpus > 0 && interrupts > cpus && limit.current as usize > cpus;
     let text = format!(
-        "{interrupts} queues are placed, and {cpus} cpus may take their interrupts: fewer queues \
-         (ethtool -L {} {name} {cpus}) do the same work with fewer interrupts and vectors; this \
-         resets the device",
+        "it has {interrupts} interrupts for its queues, and {cpus} cpus may take them: fewer \
+         queues (ethtool -L {} {name} {cpus}) do the same work with fewer interrupts and vectors; \
+         this resets the device",
         netdev.name
     );
     too_many.then(|| Advice { subject: netdev.name.clone(), text, needs_rfs: false })

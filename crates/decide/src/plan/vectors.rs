@@ -223,6 +223,12 @@ impl Group<'_> {
         if all { first.cpus.clone() } else { CpuSet::new() }
     }
 
+    /// The interrupt that moves with the group; none if its kthread moves alone.
+    pub(super) fn movable_irq(&self, snapshot: &Snapshot) -> Option<Irq> {
+        let irq = self.irq?;
+        (snapshot.irqs.get(&irq)?.writable == Writable::Yes).then_some(irq)
+    }
+
     pub(super) fn label(&self) -> String {
         self.silos.iter().map(|silo| silo.label()).collect::<Vec<_>>().join(", ")
     }

@@ -3,7 +3,7 @@
 
 use std::collections::BTreeMap;
 
-use crate::derive::queue_map::{Origin, QueueMap};
+use crate::derive::queue_map::QueueMap;
 use crate::derive::rates::rates;
 use crate::machine::ids::{Irq, NapiId};
 use crate::snapshot::attribution::{Attribution, Scheduled, ScheduledBy};
@@ -14,6 +14,9 @@ use crate::snapshot::observation::Observation;
 /// The share of a NAPI's events that one interrupt must have. Of a NAPI that several interrupts
 /// schedule, none is named.
 const NEARLY_ALL: f64 = 0.99;
+
+/// From this number of handlers that scheduled a NAPI on, its interrupt is certain.
+const PROVEN: u64 = 4;
 
 /// The fewest events that count where they do not prove that the two belong together.
 const ENOUGH: u64 = 16;
@@ -41,20 +44,29 @@ pub fn name_observed_interrupts(observation: &mut Observation) {
         }
     }
     let map = QueueMap::new(after, attribution, &rates(before, after));
-    let queues: Vec<(usize, u32, Association<Irq>)> = edges
-        .into_iter()
-        .filter_map(|(napi, edge)| match map.origin_of_napi(napi)? {
-            Origin::Queue(at, queue) => Some((at, queue, edge)),
-            _ => None,
-        })
-        .collect();
-    for (at, index, edge) in queues {
-        let queues = after.netdevs.get_mut(at).map(|netdev| &mut netdev.rx_queues);
-        let mut queues = queues.into_iter().flatten();
-        if let Some(queue) = queues.find(|queue| queue.index == index) {
-            name(queue, edge);
+    let mut of_queues: BTreeMap<(usize, u32), Vec<Association<Irq>>> = BTreeMap::new();
+    for (napi, edge) in edges.into_iter().filter(|(napi, _)| may_receive(attribution, *napi)) {
+        if let Some((at, queue, known)) = map.queue_of(napi) {
+            let confidence = edge.confidence.min(known.confidence);
+            of_queues.entry((at, queue)).or_default().push(Association { confidence, ..edge });
         }
     }
+    for ((at, index), edges) in of_queues {
+        let queues = after.netdevs.get_mut(at).map(|netdev| &mut netdev.rx_queues);
+        let queue = queues.into_iter().flatten().find(|queue| queue.index == index);
+        // Of several NAPIs some only complete what was sent.
+        if let (Some(queue), [edge]) = (queue, edges.as_slice())
+            && edge.known().is_some()
+        {
+            name(queue, edge.clone());
+        }
+    }
+}
+
+/// Whether a NAPI may have received something; the others complete what was sent.
+fn may_receive(attribution: &Attribution, napi: NapiId) -> bool {
+    let mut polls = attribution.polls.iter().filter(|poll| poll.napi == napi).peekable();
+    polls.peek().is_none() || polls.any(|poll| poll.packets > 0)
 }
 
 /// Keeps what an earlier interval has shown of queues that received nothing in this one, as long as
@@ -79,13 +91,26 @@ fn keep_earlier(before: &Snapshot, after: &mut Snapshot) {
     }
 }
 
-/// Replaces the interrupt of a queue by the observed one. A different one that something else than
-/// a guess told stays visible.
+/// Replaces the interrupt of a queue by the observed one, unless this is less certain. A different
+/// one that another source names stays visible, if it is not a guess.
 fn name(queue: &mut RxQueue, observed: Association<Irq>) {
-    let told = queue.irq.replace(observed).filter(|told| told.known().is_some());
-    let conflicts = &mut queue.irq_conflicts;
-    conflicts.extend(told);
-    conflicts.retain(|told| queue.irq.as_ref().is_some_and(|observed| observed.to != told.to));
+    let named = queue.irq.take().filter(|named| named.known().is_some());
+    let (kept, other) = match named {
+        Some(named) if named.to != observed.to && observed.confidence < Confidence::Certain => {
+            (named, observed)
+        }
+        Some(named) => (observed, named),
+        None => {
+            queue.irq = Some(observed);
+            return;
+        }
+    };
+    // An interrupt that was observed earlier is no other source.
+    let is_one = [&kept, &other].map(|it| it.source == AssociationSource::Observed);
+    if kept.to != other.to && is_one != [true; 2] {
+        queue.irq_conflicts.push(other);
+    }
+    queue.irq = Some(kept);
 }
 
 /// The netdev of this network namespace that each NAPI belongs to, by its position.
@@ -119,7 +144,10 @@ fn interrupts_of_napis(attribution: &Attribution) -> BTreeMap<NapiId, Associatio
         };
         let proven = of_kind(&[ScheduledBy::Handler, ScheduledBy::Wakeup]);
         let (to, confidence) = match proven {
-            Some(rows) => (most_of(&rows, total(&rows))?.0, Confidence::Certain),
+            Some(rows) => match most_of(&rows, total(&rows))? {
+                (irq, PROVEN..) => (irq, Confidence::Certain),
+                (irq, _) => (irq, Confidence::Named),
+            },
             None => (guessed(napi, &of_kind, attribution)?, Confidence::Named),
         };
         Some((napi, Association { to, source: AssociationSource::Observed, confidence }))
@@ -202,18 +230,24 @@ mod tests {
 
     /// The interrupts of both queues, `-` if unknown.
     fn named(rows: &[(u32, u32, ScheduledBy, u64)], polls: &[(u32, u64)]) -> String {
+        let polls: Vec<_> = polls.iter().map(|(napi, polls)| (*napi, *polls, *polls)).collect();
+        named_with(rows, &polls)
+    }
+
+    /// The same with the polls of each NAPI, and their packets.
+    fn named_with(rows: &[(u32, u32, ScheduledBy, u64)], polls: &[(u32, u64, u64)]) -> String {
         let mut host = host();
         host.attribution.scheduled =
             rows.iter().map(|(irq, napi, by, n)| scheduled(&host, *irq, *napi, *by, *n)).collect();
         let netns = host.after.machine.netns;
-        let poll = |(napi, polls): &(u32, u64)| Poll {
+        let poll = |(napi, polls, packets): &(u32, u64, u64)| Poll {
             napi: NapiId(*napi),
             netdev: "eth0".into(),
             ifindex: host.after.netdevs[0].ifindex,
             netns,
             cpu: CpuId(0),
             polls: *polls,
-            packets: *polls,
+            packets: *packets,
             ns: None,
         };
         host.attribution.polls = polls.iter().map(poll).collect();
@@ -235,7 +269,10 @@ mod tests {
     fn the_interrupt_that_schedules_a_napi_is_the_one_of_its_queue() {
         use ScheduledBy::{Handler, Wakeup};
         assert_eq!(named(&[], &[]), "- -");
-        assert_eq!(named(&[(43, 801, Handler, 1), (44, 802, Wakeup, 900)], &[]), "43 44");
+        assert_eq!(named(&[(43, 801, Handler, 4), (44, 802, Wakeup, 900)], &[]), "43 44");
+        assert_eq!(named(&[(43, 801, Handler, 3)], &[]), "43? -");
+        let tx_only = [(801, 7, 7), (802, 9, 0)];
+        assert_eq!(named_with(&[(43, 801, Handler, 7), (44, 802, Handler, 9)], &tx_only), "43 -");
         assert_eq!(named(&[(43, 801, Handler, 999), (44, 801, Handler, 1)], &[]), "43 -");
         assert_eq!(named(&[(43, 801, Handler, 90), (44, 801, Handler, 10)], &[]), "- -");
         assert_eq!(named(&[(43, 801, Handler, 9), (43, 802, Handler, 9)], &[]), "43 43");
@@ -268,8 +305,8 @@ mod tests {
     }
 
     #[test]
-    fn a_name_that_tells_another_interrupt_stays_visible() {
-        let told = |irq, confidence| {
+    fn another_interrupt_by_the_drivers_names_stays_visible() {
+        let named = |irq, confidence| {
             let mut host = host();
             let source = AssociationSource::ActionName("{dev}-TxRx-{n}".into());
             let edge = Association { to: Irq(irq), source, confidence };
@@ -280,9 +317,17 @@ mod tests {
             let conflicts = queue.irq_conflicts.iter().map(|it| it.to.0).collect::<Vec<_>>();
             (queue.irq.as_ref().unwrap().to.0, conflicts)
         };
-        assert_eq!(told(41, Confidence::Named), (43, vec![41]));
-        assert_eq!(told(43, Confidence::Named), (43, vec![]));
-        assert_eq!(told(41, Confidence::Guess), (43, vec![]));
+        assert_eq!(named(41, Confidence::Named), (43, vec![41]));
+        assert_eq!(named(43, Confidence::Named), (43, vec![]));
+        assert_eq!(named(41, Confidence::Guess), (43, vec![]));
+        let mut first = host();
+        first.attribution.scheduled = vec![scheduled(&first, 41, 801, ScheduledBy::Handler, 5)];
+        name_observed_interrupts(&mut first);
+        let mut second = Observation { before: first.after.clone(), ..host() };
+        second.attribution.scheduled = vec![scheduled(&second, 42, 801, ScheduledBy::Handler, 5)];
+        name_observed_interrupts(&mut second);
+        assert_eq!(shown(&second), "42 -");
+        assert!(second.after.netdevs[0].rx_queues[0].irq_conflicts.is_empty(), "it was moved");
     }
 
     #[test]

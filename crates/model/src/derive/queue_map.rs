@@ -300,11 +300,12 @@ impl<'a> QueueMap<'a> {
             for (napi, irq) in netdev.napis.iter().filter_map(|it| Some((it.id, it.irq?))) {
                 let is_its = |rx: &&RxQueue| rx.irq.as_ref().is_some_and(|edge| edge.to == irq);
                 let queues: Vec<&RxQueue> = netdev.rx_queues.iter().filter(is_its).collect();
+                let is_shared = netdev.napis.iter().filter(|it| it.irq == Some(irq)).count() > 1;
                 if let [RxQueue { index, irq: Some(edge), .. }] = queues.as_slice()
                     && napi.0 != 0
+                    && !is_shared
                 {
-                    let source = AssociationSource::Observed;
-                    let edge = Association { to: napi, source, confidence: edge.confidence };
+                    let edge = edge.clone().with(napi);
                     self.queues.entry(napi).or_insert((at, *index, edge));
                 }
             }
@@ -464,8 +465,12 @@ impl<'a> QueueMap<'a> {
         self.has_queue(at, queue) && !keeps_queue_of_sender(&self.snapshot.netdevs[at])
     }
 
-    /// The queue or NAPI of a NAPI; `None` if its netdev is not of this namespace.
-    pub fn origin_of_napi(&self, napi: NapiId) -> Option<Origin> {
+    /// The queue of a NAPI, with its netdev's position, and how that is known.
+    pub fn queue_of(&self, napi: NapiId) -> Option<(usize, u32, &Association<NapiId>)> {
+        self.queues.get(&napi).map(|(at, queue, edge)| (*at, *queue, edge))
+    }
+
+    fn origin_of_napi(&self, napi: NapiId) -> Option<Origin> {
         match self.queues.get(&napi) {
             Some((at, queue, _)) => Some(Origin::Queue(*at, *queue)),
             None => Some(Origin::Napi(*self.devices.get(&napi)?, napi)),

@@ -251,7 +251,10 @@ fn ignores_affinity(
     };
     let there: f64 =
         rates.per_s.iter().filter(|(cpu, _)| requested.contains(**cpu)).map(|it| it.1).sum();
-    requested.intersects(online)
+    // Where the kernel shows another effective CPU, somebody else moved it, or vectors ran out.
+    let is_accepted = new.effective.as_ref().is_none_or(|cpus| cpus.intersects(requested));
+    is_accepted
+        && requested.intersects(online)
         && rates.total_per_s * elapsed.as_secs_f64() >= ENOUGH
         && there < STRAY * rates.total_per_s
 }

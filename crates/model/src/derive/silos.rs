@@ -101,7 +101,6 @@ struct PerCpu<'a> {
 /// What was polled on one CPU.
 #[derive(Clone, Copy)]
 struct Polled {
-    polls: u64,
     packets: u64,
     /// Time of all polls in nanoseconds; `None` if that of any packet was not measured.
     ns: Option<u64>,
@@ -112,9 +111,8 @@ impl<'a> PerCpu<'a> {
         let polled = counts_polls(attribution).then(|| {
             let mut polled = BTreeMap::new();
             for poll in &attribution.polls {
-                let none = Polled { polls: 0, packets: 0, ns: Some(0) };
+                let none = Polled { packets: 0, ns: Some(0) };
                 let sum = polled.entry(poll.cpu).or_insert(none);
-                sum.polls = sum.polls.saturating_add(poll.polls);
                 sum.packets = sum.packets.saturating_add(poll.packets);
                 let ns = poll.ns.or((poll.packets == 0).then_some(0));
                 sum.ns = sum.ns.zip(ns).map(|(sum, ns)| sum.saturating_add(ns));
@@ -136,12 +134,10 @@ impl<'a> PerCpu<'a> {
         /// No packet, and no poll without one, takes less time.
         const LEAST_NS: f64 = 20.0;
         let is_busy = |(cpu, rate): &(&CpuId, &PollRate)| {
-            let polled = self.polled.as_ref().and_then(|polled| polled.get(cpu));
-            let time = self.attribution.cpu_time.get(cpu);
-            let is_short = |(polled, time): (&Polled, &CpuTime)| {
-                time.net_rx_ns as f64 <= LEAST_NS * polled.polls.max(polled.packets) as f64
-            };
-            rate.polls_per_s >= OFTEN_PER_S && polled.zip(time).is_some_and(is_short)
+            let is_measured = self.attribution.cpu_time.contains_key(cpu);
+            let ns_per_s = rate.time_share.unwrap_or(0.0) * 1e9;
+            let is_short = ns_per_s <= LEAST_NS * rate.polls_per_s.max(rate.packets_per_s);
+            rate.polls_per_s >= OFTEN_PER_S && is_measured && is_short
         };
         let polls = silo.polls.iter().filter(|_| silo.kthread.is_none());
         polls.filter(is_busy).map(|(cpu, _)| *cpu).collect()

@@ -16,6 +16,9 @@ use crate::snapshot::netdev::{Netdev, NetdevIdentity};
 /// From this share on, all else is a few stray packets or softirqs.
 const NEARLY_ALL: f64 = 0.9;
 
+/// A CPU with less than this share of the softirqs polls other things.
+const STRAY: f64 = 0.05;
+
 /// Most packets of one softirq: the default of `net.core.netdev_budget`, with room for a larger
 /// one. Where more arrive, kthreads poll.
 const MOST_PER_SOFTIRQ: f64 = 1000.0;
@@ -69,7 +72,7 @@ impl UnmappedWork {
         let one = rates.iter().find(|(_, rate)| **rate >= NEARLY_ALL * sum).map(|(cpu, _)| *cpu);
         let alone = packets_per_s >= NEARLY_ALL * all;
         let because = match one {
-            Some(cpu) => format!("only cpu {cpu} runs NET_RX softirqs"),
+            Some(cpu) => format!("nearly all NET_RX softirqs run on cpu {cpu}"),
             None if alone => "no other netdev receives packets".to_owned(),
             None => {
                 let name = alike.first().map_or("another netdev", |(it, _)| &it.name);
@@ -78,7 +81,7 @@ impl UnmappedWork {
         };
         let part = packets_per_s / sum_of_alike;
         let of_cpu = |(cpu, rate): (&CpuId, &f64)| {
-            let is_its = one.map_or(*rate > 0.0, |one| one == *cpu);
+            let is_its = one.map_or(*rate >= STRAY * sum, |one| one == *cpu);
             let (share, _) = analysis.softirq(*cpu).filter(|_| is_its)?;
             Some((*cpu, share * part))
         };

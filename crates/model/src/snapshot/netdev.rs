@@ -203,9 +203,9 @@ impl AssociationSource {
             Self::DeviceName(pattern) => format!("it has the name of the device, as {pattern}"),
             Self::DriverName => "it has the name of the driver".into(),
             Self::Ancestor(device) => {
-                format!("it is that of {device}, to which the device is attached, like others")
+                format!("the interrupt of {device}, which other devices share")
             }
-            Self::Observed => "it was observed at work for the queue".into(),
+            Self::Observed => "eBPF saw it schedule the queue's NAPI".into(),
             Self::InOrder => "the order in which the driver adds them".into(),
         }
     }

@@ -276,7 +276,7 @@ fn elsewhere(arrival: &Arrival) -> Option<String> {
         Arrival::StillElsewhere(cpu) => Some(format!("still arrives on cpu {cpu}")),
         Arrival::Ignored(cpu) => Some(format!(
             "arrives on cpu {cpu} alone: its interrupt controller accepted the affinity and \
-             ignores it; no further plan will move it"
+             ignores it; plan leaves it alone while that is so"
         )),
         Arrival::Unknown(why) => Some(format!("its counters cannot be read ({why})")),
     }

@@ -121,12 +121,12 @@ layout! {
     TIME_WAKEUPS = 10;
     /// From here to `TIME_READS`: what is running now, and when open intervals began.
     TIME_IRQ_SINCE = 11;
-    TIME_READS = 19;
+    TIME_READS = 20;
     TIME_SOFTIRQS = TIME_READS + SAMPLE_WORDS;
     TIME_OTHER_POLLS = TIME_SOFTIRQS + SAMPLE_WORDS;
     TIME_DROPS = TIME_OTHER_POLLS + SAMPLE_WORDS;
     TIME_SCHEDULED = TIME_DROPS + SAMPLE_WORDS;
-    TIME_WORDS = TIME_SCHEDULED + SAMPLE_WORDS + 4;
+    TIME_WORDS = TIME_SCHEDULED + SAMPLE_WORDS + 3;
     // `struct sample` of `bpf/sample.h`, in words
     SAMPLE_EVENTS = 0;
     SAMPLE_EXAMINED = 1;

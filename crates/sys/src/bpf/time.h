@@ -20,12 +20,12 @@ struct cpu_time {
 	u64 poll_irqs_ns;
 	u64 irq;       /* The device interrupt whose handler runs now + 1; 0 when none does. */
 	u64 poll_tail; /* The end of the CPU's list of NAPIs to poll, when that handler began. */
+	u64 raised_by; /* The interrupt whose handler raised NET_RX, not polled since, + 1; 0: none. */
 	struct sample reads;
 	struct sample softirqs;
 	struct sample other_polls; /* Polls outside of softirqs, wakeups by and of their kthreads. */
 	struct sample drops;       /* Dropped packets. */
 	struct sample scheduled;   /* Handlers of interrupts that scheduled a NAPI. */
-	u64 raised_by; /* The interrupt whose handler raised NET_RX, not polled since, + 1; 0: none. */
 	u64 unused[3];
 }; /* Six cache lines, so that no two CPUs share one. */
 AT_WORD(struct cpu_time, net_rx_ns, LAYOUT_TIME_NET_RX_NS);

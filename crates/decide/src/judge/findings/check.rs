@@ -8,8 +8,8 @@ use serde::{Deserialize, Serialize};
 use crate::judge::findings::finding::Finding;
 use crate::judge::findings::judged::Judged;
 use crate::judge::findings::{
-    cloud, hardware, loss, offloads, placement, polling, remedies, rss, rss_ignored, rss_skew, softirq, taps,
-    transmit, tuning, tunnels,
+    cloud, hardware, loss, offloads, placement, polling, remedies, rss, rss_ignored, rss_skew,
+    softirq, taps, transmit, tuning, tunnels,
 };
 use crate::judge::ledger::Ledger;
 use crate::judge::verdict::RemedyVerdict;

@@ -1,5 +1,7 @@
 //! Relief of a CPU: the changes of the placement plan that move queues off it, or RPS onto others.
 
+use std::collections::BTreeSet;
+
 use netsilo_model::change::{Change, knobs};
 use netsilo_model::derive::silo::Silo;
 use netsilo_model::machine::cpuset::{CpuId, CpuSet};
@@ -41,13 +43,15 @@ pub(super) fn spread(judged: &Judged<'_>, load: &CpuWork<'_>) -> Remedy {
             .any(|it| it.label == subject && it.moves && !it.cpus.contains(load.cpu))
     };
     let leaving: Vec<&Silo> = load.queues.iter().filter(goes).copied().collect();
-    let moved: f64 = leaving.iter().filter_map(|silo| silo.own_share.get(&load.cpu)).sum();
     let share = |silo: &&Silo| silo.own_share.get(&load.cpu).copied().unwrap_or(0.0);
     let heaviest = load.queues.iter().copied().max_by(|a, b| share(a).total_cmp(&share(b)));
     let alone = heaviest.filter(|silo| share(silo) >= ALONE);
-    let relieves = |change: &&Change| {
-        alone.is_none() && moved >= LEAST_RELIEF && moves_one_of(change, &leaving)
-    };
+    let leaving: Vec<&Silo> = leaving
+        .into_iter()
+        .filter(|silo| alone.is_none_or(|alone| alone.label() != silo.label()))
+        .collect();
+    let moved: f64 = leaving.iter().filter_map(|silo| silo.own_share.get(&load.cpu)).sum();
+    let relieves = |change: &&Change| moved >= LEAST_RELIEF && moves_one_of(change, &leaving);
     let changes: Vec<Change> = plan.changes.iter().filter(relieves).cloned().collect();
     let gain = match (changes.is_empty(), load.queues.len()) {
         (true, 0) => Gain::Unknown(format!(
@@ -142,7 +146,10 @@ pub(super) fn steer_all(judged: &Judged<'_>, all: &[CpuWork<'_>], room: &CpuSet)
         let share = |silo: &Silo| silo.own_share.get(&it.cpu).copied().unwrap_or(0.0);
         it.queues.iter().copied().filter(move |silo| share(silo) >= CAUSE)
     });
-    let remedy = steer(judged, &causes.collect::<Vec<_>>(), room)?;
+    let mut queues: Vec<&Silo> = causes.collect();
+    let mut seen = BTreeSet::new();
+    queues.retain(|silo| seen.insert(silo.label()));
+    let remedy = steer(judged, &queues, room)?;
     let helps = match &remedy.gain {
         Gain::Forecast { load_that_fits, .. } => load_that_fits.value >= CLEAR,
         _ => false,
@@ -157,13 +164,12 @@ pub(super) fn steer(judged: &Judged<'_>, queues: &[&Silo], room: &CpuSet) -> Opt
         let knob = knobs::RpsCpus { netdev: silo.netdev.clone(), queue: silo.queue? };
         let old = silo.rps_cpus.clone().filter(|old| silo.leased.is_none() && !room.is_subset(old));
         let reason = format!("the cpu that polls {} has no idle time left", silo.label());
-        Some(Change::new(knob, old?, room.clone(), reason))
+        Some((silo.label(), Change::new(knob, old?, room.clone(), reason)))
     };
-    let changes: Vec<Change> = queues.iter().filter_map(change).collect();
+    let (labels, changes): (Vec<String>, Vec<Change>) = queues.iter().filter_map(change).unzip();
     if changes.is_empty() || room.is_empty() {
         return None;
     }
-    let labels: Vec<String> = queues.iter().map(|silo| silo.label()).collect();
     let gain = judged.look.gain(&changes, "their cpus have no idle time left");
     let what = format!("spread {} with RPS over the idle cpus {room}", labels.join(" and "));
     Some(Remedy {

@@ -59,7 +59,11 @@ fn ignored(analysis: &Analysis<'_>, netdev: &Netdev) -> Option<Finding> {
         ),
         evidence: vec![
             Evidence::new(format!("packets on rx-{queue}"), Measure::Share(all.share()), SOURCE),
-            Evidence::new("flows that differ in hashed fields", Measure::Count(inputs as u64), SOURCE),
+            Evidence::new(
+                "flows that differ in hashed fields",
+                Measure::Count(inputs as u64),
+                SOURCE,
+            ),
             Evidence::new(
                 "chance that all of them share a queue",
                 Measure::Text("below one in a million".into()),

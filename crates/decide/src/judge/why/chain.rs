@@ -9,7 +9,7 @@ use netsilo_model::machine::cpuset::{CpuId, CpuSet};
 use netsilo_model::machine::ids::Irq;
 use netsilo_model::machine::words::cpus;
 use netsilo_model::snapshot::host::{IrqState, Writable};
-use netsilo_model::snapshot::netdev::{Association, Confidence, Netdev};
+use netsilo_model::snapshot::netdev::{Association, AssociationSource, Confidence, Netdev};
 
 use crate::judge::evidence::{Evidence, Measure};
 use crate::judge::why::explanation::{Fact, LoadCause};
@@ -173,7 +173,7 @@ fn chain(analysis: &Analysis<'_>, silo: &Silo, cpu: Option<CpuId>) -> Vec<Fact> 
     {
         Some((edge, state)) => {
             because.extend(placed(analysis, edge.to, state, cpu));
-            because.extend(told_by(edge));
+            because.extend(known_by(edge));
         }
         None => because.push(no_interrupt(analysis, silo)),
     }
@@ -200,17 +200,21 @@ fn chain(analysis: &Analysis<'_>, silo: &Silo, cpu: Option<CpuId>) -> Vec<Fact> 
 }
 
 /// How it is known that an interrupt is the queue's, unless the kernel reports it.
-fn told_by(edge: &Association<Irq>) -> Option<Fact> {
+fn known_by(edge: &Association<Irq>) -> Option<Fact> {
     let words = edge.source.in_words();
     let irq = edge.to;
-    let text = match edge.confidence {
-        Confidence::Certain => return None,
-        Confidence::Named => format!("irq {irq} is known as its interrupt: {words}"),
-        Confidence::Guess => {
-            format!("irq {irq} may be its interrupt: {words}; a guess, by which plan moves nothing")
-        }
+    let source = match edge.source {
+        AssociationSource::NetdevGenl => return None,
+        AssociationSource::Observed => "irq:irq_handler_entry/exit",
+        _ => "/proc/interrupts",
     };
-    Some(Fact::new(text, "/proc/interrupts"))
+    let text = match edge.confidence {
+        Confidence::Guess => {
+            format!("irq {irq} may be its interrupt: {words}; a guess: plan does not use it")
+        }
+        _ => format!("irq {irq} is known as its interrupt: {words}"),
+    };
+    Some(Fact::new(text, source))
 }
 
 /// Explains why an interrupt arrives on its CPU.

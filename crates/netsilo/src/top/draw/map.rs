@@ -54,8 +54,10 @@ pub(super) fn draw(pen: &mut Pen<'_>, state: &State, window: &Window, selected: 
     }
     if lines.is_empty() {
         let received = |it: &NetdevLine| it.rx_packets_per_s.is_some_and(|rate| rate > 0.0);
-        let text = if window.report.netdevs.iter().any(received) {
-            "only a few packets in this window"
+        let text = if !state.filter.is_empty() {
+            "no queue with packets matches the filter"
+        } else if window.report.netdevs.iter().any(received) {
+            "on no queue more than a few packets are known in this window"
         } else {
             "no traffic on any rx queue in this window"
         };

@@ -52,7 +52,8 @@ fn elsewhere(analysis: &Analysis<'_>, silo: &Silo) -> Option<Finding> {
         .filter(|(cpu, rate)| !requested.contains(**cpu) && **rate >= OFTEN_PER_S)
         .collect();
     let all: f64 = by_cpu.values().sum();
-    if outside.values().copied().sum::<f64>() < STRAY.max(f64::MIN_POSITIVE) * all {
+    let is_stray = outside.values().copied().sum::<f64>() < STRAY * all;
+    if outside.is_empty() || is_stray {
         return None;
     }
     let cpus: CpuSet = outside.keys().map(|cpu| **cpu).collect();
