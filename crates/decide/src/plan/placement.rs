@@ -1,10 +1,11 @@
 //! Places interrupts and NAPI kthreads: asks the algorithm for a CPU for each vector.
 
 use std::cell::LazyCell;
+use std::collections::BTreeMap;
 
 use netsilo_model::change::{Target, Value};
 use netsilo_model::derive::analysis::Analysis;
-use netsilo_model::derive::silo::Silo;
+use netsilo_model::derive::silo::{Silo, heaviest};
 use netsilo_model::machine::cpuset::{CpuId, CpuSet};
 use netsilo_model::snapshot::netdev::Netdev;
 
@@ -148,16 +149,23 @@ const FILLS: f64 = 0.8;
 /// Replaces what vectors on saturated CPUs got by an estimate of what they would take of a CPU with
 /// time left, unless one vector fills the CPU.
 fn estimate_demand(vectors: &mut [(Group<'_>, Vector, AlgorithmName)], capacity: &Capacity<'_>) {
+    let shares = |group: &Group<'_>| {
+        let mut shares: BTreeMap<CpuId, f64> = BTreeMap::new();
+        for (cpu, share) in group.silos.iter().flat_map(|silo| &silo.own_share) {
+            *shares.entry(*cpu).or_default() += share;
+        }
+        shares
+    };
     let mut busy = capacity.busy.clone();
-    for (_, vector, _) in vectors.iter() {
-        let cpu = vector.measured_on.and_then(|cpu| busy.get_mut(&cpu));
-        cpu.into_iter().for_each(|busy| *busy += vector.load);
+    for (cpu, share) in vectors.iter().flat_map(|(group, ..)| shares(group)) {
+        busy.entry(cpu).and_modify(|busy| *busy += share);
     }
     let [_, (saturated, _)] = capacity.costs.assumed.full;
-    let by_model = |algorithm: &AlgorithmName| *algorithm == AlgorithmName::Auto;
-    for (_, vector, _) in vectors.iter_mut().filter(|(.., algorithm)| by_model(algorithm)) {
-        let busy = vector.measured_on.and_then(|cpu| busy.get(&cpu));
-        if busy.is_some_and(|busy| *busy >= saturated) && vector.load < FILLS {
+    for (group, vector, algorithm) in vectors {
+        // Where its load was measured, whatever its settings are by now.
+        let cpu = heaviest(shares(group).into_iter());
+        let was_full = cpu.and_then(|cpu| busy.get(&cpu)).is_some_and(|busy| *busy >= saturated);
+        if *algorithm == AlgorithmName::Auto && was_full && vector.load < FILLS {
             vector.load *= UNSERVED;
         }
     }

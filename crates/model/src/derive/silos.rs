@@ -134,10 +134,12 @@ impl<'a> PerCpu<'a> {
         /// No packet, and no poll without one, takes less time.
         const LEAST_NS: f64 = 20.0;
         let is_busy = |(cpu, rate): &(&CpuId, &PollRate)| {
-            let is_measured = self.attribution.cpu_time.contains_key(cpu);
-            let ns_per_s = rate.time_share.unwrap_or(0.0) * 1e9;
-            let is_short = ns_per_s <= LEAST_NS * rate.polls_per_s.max(rate.packets_per_s);
-            rate.polls_per_s >= OFTEN_PER_S && is_measured && is_short
+            // Its own polls in softirqs, or else all of the CPU.
+            let of_cpu = || self.measured_share(**cpu, |time| time.net_rx_ns);
+            let is_short =
+                |share: f64| share * 1e9 <= LEAST_NS * rate.polls_per_s.max(rate.packets_per_s);
+            let share = rate.time_share.or_else(of_cpu);
+            rate.polls_per_s >= OFTEN_PER_S && share.is_some_and(is_short)
         };
         let polls = silo.polls.iter().filter(|_| silo.kthread.is_none());
         polls.filter(is_busy).map(|(cpu, _)| *cpu).collect()

@@ -59,10 +59,17 @@ impl Knob for IrqAffinity {
         (state.actions.join(",") == self.action).then(|| state.requested.clone())?
     }
 
-    /// The new affinity is effective at once.
+    /// The new affinity is effective at once, and the old vector is free.
     fn set_in(&self, snapshot: &mut Snapshot, cpus: CpuSet) {
         let effective = cpus.and(&snapshot.topology.online).lowest().map(CpuSet::from_cpu);
         if let Some(state) = snapshot.irqs.get_mut(&self.irq) {
+            let [old, new] = [&state.effective, &effective].map(|it| it.as_ref()?.single());
+            if old != new {
+                let free = &mut snapshot.free_vectors;
+                old.and_then(|cpu| free.get_mut(&cpu)).into_iter().for_each(|left| *left += 1);
+                let left = new.and_then(|cpu| free.get_mut(&cpu));
+                left.into_iter().for_each(|left| *left = left.saturating_sub(1));
+            }
             (state.requested, state.effective) = (Some(cpus), effective);
         }
     }
