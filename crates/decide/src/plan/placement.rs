@@ -161,11 +161,11 @@ fn estimate_demand(vectors: &mut [(Group<'_>, Vector, AlgorithmName)], capacity:
         busy.entry(cpu).and_modify(|busy| *busy += share);
     }
     let [_, (saturated, _)] = capacity.costs.assumed.full;
-    for (group, vector, algorithm) in vectors {
+    for (group, vector, _) in vectors {
         // Where its load was measured, whatever its settings are by now.
         let cpu = heaviest(shares(group).into_iter());
         let was_full = cpu.and_then(|cpu| busy.get(&cpu)).is_some_and(|busy| *busy >= saturated);
-        if *algorithm == AlgorithmName::Auto && was_full && vector.load < FILLS {
+        if was_full && vector.load < FILLS {
             vector.load *= UNSERVED;
         }
     }

@@ -103,7 +103,7 @@ impl UnmappedWork {
         }
     }
 
-    /// `polled on cpu 0, as only cpu 0 runs NET_RX softirqs`.
+    /// `polled on cpu 0: nearly all NET_RX softirqs run on cpu 0`.
     pub fn in_words(&self) -> String {
         let polling = self.share.keys().copied().collect();
         format!("polled on {}: {}", cpus(&polling), self.because)
@@ -168,7 +168,7 @@ mod tests {
 
     #[test]
     fn the_cpu_of_a_netdev_without_interrupt_is_known_if_nothing_else_runs_softirqs() {
-        let one = "polled on cpu 2: only cpu 2 runs NET_RX softirqs";
+        let one = "polled on cpu 2: nearly all NET_RX softirqs run on cpu 2";
         assert_eq!(told(&[2], |_| {}), Some(Ok(format!("{one} [0.4]"))));
         assert_eq!(told(&[2, 2], |_| {}), Some(Ok(format!("{one} [0.4]"))), "half of 80%");
         let apart = told(&[2, 3], |_| {}).unwrap().unwrap_err();
