@@ -148,7 +148,7 @@ fn interrupts_of_napis(attribution: &Attribution) -> BTreeMap<NapiId, Associatio
                 (irq, PROVEN..) => (irq, Confidence::Certain),
                 (irq, _) => (irq, Confidence::Named),
             },
-            None => (guessed(napi, &of_kind, attribution)?, Confidence::Named),
+            None => (guessed(napi, of_kind, attribution)?, Confidence::Named),
         };
         Some((napi, Association { to, source: AssociationSource::Observed, confidence }))
     };

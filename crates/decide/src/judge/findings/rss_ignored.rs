@@ -78,7 +78,7 @@ fn ignored(analysis: &Analysis<'_>, netdev: &Netdev) -> Option<Finding> {
         remedies: vec![
             rps(analysis, netdev, queue, why),
             Remedy::new(
-                "update the driver and firmware (igb with an i211 ignores its table before 5.10.35)",
+                "update driver and firmware (igb with an i211 ignores its table before 5.10.35)",
                 Gain::Unknown("the cause is in the device or its driver".into()),
             ),
         ],
