@@ -146,8 +146,8 @@ const UNSERVED: f64 = 1.5;
 /// A vector with at least this share of a CPU's time fills any CPU, wherever it is.
 const FILLS: f64 = 0.8;
 
-/// Replaces what vectors on saturated CPUs got by an estimate of what they would take of a CPU with
-/// time left, unless one vector fills the CPU.
+/// Replaces what softirqs on saturated CPUs got by an estimate of what they would take of a CPU
+/// with time left, unless one vector fills the CPU. A kthread gets its turns like any thread.
 fn estimate_demand(vectors: &mut [(Group<'_>, Vector, AlgorithmName)], capacity: &Capacity<'_>) {
     let shares = |group: &Group<'_>| {
         let mut shares: BTreeMap<CpuId, f64> = BTreeMap::new();
@@ -165,7 +165,7 @@ fn estimate_demand(vectors: &mut [(Group<'_>, Vector, AlgorithmName)], capacity:
         // Where its load was measured, whatever its settings are by now.
         let cpu = heaviest(shares(group).into_iter());
         let was_full = cpu.and_then(|cpu| busy.get(&cpu)).is_some_and(|busy| *busy >= saturated);
-        if was_full && vector.load < FILLS {
+        if was_full && !vector.threaded && vector.load < FILLS {
             vector.load *= UNSERVED;
         }
     }

@@ -453,7 +453,10 @@ mod tests {
             };
             let entries: Vec<Entry> = words.into_iter().map(entry).collect();
             let rows = merged(entries.clone()).count();
-            prop_assert!(polls(entries.clone()).len() == rows);
+            let is_poll = |entry: &Entry| entry.key[layout::POLL_IRQ] == 0;
+            let polled = merged(entries.clone()).filter(is_poll).count();
+            prop_assert!(polls(entries.clone()).len() == polled);
+            prop_assert!(scheduled(&entries, &entries).len() <= 2 * entries.len());
             prop_assert!(wakeups(entries.clone()).len() == rows);
             prop_assert!(forwarded(entries.clone()).len() == rows);
             let read = |entry| Read::of(entry).map(|read| read.consumption(None, |_| None));
