@@ -29,5 +29,7 @@ mod words;
 pub use algorithms::{AlgorithmName, suggest, suggest_auto};
 pub use capacity::Capacity;
 pub use suggestion::Suggestion;
-pub use thresholds::{IDLE_BELOW, IDLE_LEAVES, IDLE_STAYS, SUFFICES_FIXED, WORTH_MOVING};
+pub use thresholds::{
+    FILLS_A_CPU, IDLE_BELOW, IDLE_LEAVES, IDLE_STAYS, SUFFICES_FIXED, WORTH_MOVING,
+};
 pub use vector::{CONSUMER_FROM, Completion, LOAD_FROM, TRAFFIC_FROM, Vector};

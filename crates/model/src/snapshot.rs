@@ -23,6 +23,7 @@ pub mod packet_sockets;
 pub mod prerequisites;
 pub mod queue_users;
 pub mod runqueue;
+pub mod scheduled;
 pub mod socket_readers;
 pub mod sockets;
 pub mod stage_samples;

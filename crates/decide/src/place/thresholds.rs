@@ -21,3 +21,6 @@ pub const WORTH_MOVING: f64 = 0.20;
 /// anyway: one more write costs nothing there, and a queue that has little to gain now may have
 /// more under a heavier load.
 pub const SUFFICES_FIXED: f64 = 0.1;
+
+/// A queue with at least this share of a CPU's time fills any CPU, wherever it is.
+pub const FILLS_A_CPU: f64 = 0.8;

@@ -11,7 +11,7 @@ use netsilo_model::snapshot::netdev::Netdev;
 
 use crate::place::model::Model;
 use crate::place::{
-    AlgorithmName, Capacity, Completion, Suggestion, Vector, suggest, suggest_auto,
+    AlgorithmName, Capacity, Completion, FILLS_A_CPU, Suggestion, Vector, suggest, suggest_auto,
 };
 use crate::plan::completions::{add_completed_by, follow, senders};
 use crate::plan::contents::{Advice, Plan};
@@ -143,9 +143,6 @@ pub(super) fn place(
 /// that were lost or not sent took no time.
 const UNSERVED: f64 = 1.5;
 
-/// A vector with at least this share of a CPU's time fills any CPU, wherever it is.
-const FILLS: f64 = 0.8;
-
 /// Replaces what softirqs on saturated CPUs got by an estimate of what they would take of a CPU
 /// with time left, unless one vector fills the CPU. A kthread gets its turns like any thread.
 fn estimate_demand(vectors: &mut [(Group<'_>, Vector, AlgorithmName)], capacity: &Capacity<'_>) {
@@ -165,7 +162,7 @@ fn estimate_demand(vectors: &mut [(Group<'_>, Vector, AlgorithmName)], capacity:
         // Where its load was measured, whatever its settings are by now.
         let cpu = heaviest(shares(group).into_iter());
         let was_full = cpu.and_then(|cpu| busy.get(&cpu)).is_some_and(|busy| *busy >= saturated);
-        if was_full && !vector.threaded && vector.load < FILLS {
+        if was_full && !vector.threaded && vector.load < FILLS_A_CPU {
             vector.load *= UNSERVED;
         }
     }

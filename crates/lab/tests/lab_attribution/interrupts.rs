@@ -5,9 +5,10 @@ use std::collections::BTreeMap;
 use netsilo_lab::Lab;
 use netsilo_model::derive::observed_irqs::name_observed_interrupts;
 use netsilo_model::machine::ids::{Irq, NapiId};
-use netsilo_model::snapshot::attribution::{Attribution, ScheduledBy};
+use netsilo_model::snapshot::attribution::Attribution;
 use netsilo_model::snapshot::host::Snapshot;
 use netsilo_model::snapshot::observation::Observation;
+use netsilo_model::snapshot::scheduled::ScheduledBy;
 
 use crate::{PATIENCE, TRACEPOINTS, traced_with};
 

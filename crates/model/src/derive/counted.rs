@@ -82,8 +82,8 @@ mod tests {
     use crate::synthetic::grid::Grid;
     use crate::synthetic::scene::{Scene, SceneNetdev, SceneQueue};
 
-    /// A netdev that receives 9000 packets per second on so many queues, of which nothing but
-    /// these counters of the driver (per second) is known.
+    /// The packets of each queue of a netdev that receives 9000 per second, if nothing but these
+    /// counters of the driver (per second) is known.
     fn known(queues: usize, stats: &[(&str, u64)]) -> Vec<(Option<f64>, bool)> {
         let netdev = SceneNetdev {
             name: "eth0".into(),

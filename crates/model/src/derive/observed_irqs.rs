@@ -6,10 +6,11 @@ use std::collections::BTreeMap;
 use crate::derive::queue_map::QueueMap;
 use crate::derive::rates::rates;
 use crate::machine::ids::{Irq, NapiId};
-use crate::snapshot::attribution::{Attribution, Scheduled, ScheduledBy};
+use crate::snapshot::attribution::Attribution;
 use crate::snapshot::host::Snapshot;
 use crate::snapshot::netdev::{Association, AssociationSource, Confidence, Napi, RxQueue};
 use crate::snapshot::observation::Observation;
+use crate::snapshot::scheduled::{Scheduled, ScheduledBy};
 
 /// The share of a NAPI's events that one interrupt must have. Of a NAPI that several interrupts
 /// schedule, none is named.

@@ -41,10 +41,10 @@ impl UnmappedWork {
     /// are known otherwise, or if the netdev receives nothing of its own.
     pub fn of(analysis: &Analysis<'_>, netdev: &Netdev) -> Option<Result<Self, String>> {
         let packets_per_s = unmapped(analysis, netdev)?;
-        Some(Self::told(analysis, netdev, packets_per_s))
+        Some(Self::found(analysis, netdev, packets_per_s))
     }
 
-    fn told(analysis: &Analysis<'_>, netdev: &Netdev, packets_per_s: f64) -> Result<Self, String> {
+    fn found(analysis: &Analysis<'_>, netdev: &Netdev, packets_per_s: f64) -> Result<Self, String> {
         let rps = |queue: &crate::snapshot::netdev::RxQueue| {
             queue.rps_cpus.as_ref().is_some_and(|cpus| !cpus.is_empty())
         };
@@ -143,7 +143,7 @@ mod tests {
 
     /// What is known of eth0, which receives 9000 packets per second without a known interrupt,
     /// where its polls and those of the others ran on these CPUs.
-    fn told(cpus: &[u32], change: fn(&mut Scene)) -> Option<Result<String, String>> {
+    fn found(cpus: &[u32], change: fn(&mut Scene)) -> Option<Result<String, String>> {
         let queue = |cpu: &u32| SceneQueue {
             arrives_on: Some(CpuId(*cpu)),
             packets_per_s: 9000,
@@ -169,17 +169,17 @@ mod tests {
     #[test]
     fn the_cpu_of_a_netdev_without_interrupt_is_known_if_nothing_else_runs_softirqs() {
         let one = "polled on cpu 2: nearly all NET_RX softirqs run on cpu 2";
-        assert_eq!(told(&[2], |_| {}), Some(Ok(format!("{one} [0.4]"))));
-        assert_eq!(told(&[2, 2], |_| {}), Some(Ok(format!("{one} [0.4]"))), "half of 80%");
-        let apart = told(&[2, 3], |_| {}).unwrap().unwrap_err();
+        assert_eq!(found(&[2], |_| {}), Some(Ok(format!("{one} [0.4]"))));
+        assert_eq!(found(&[2, 2], |_| {}), Some(Ok(format!("{one} [0.4]"))), "half of 80%");
+        let apart = found(&[2, 3], |_| {}).unwrap().unwrap_err();
         assert_eq!(apart, "eth1 receives packets too, and several cpus run softirqs");
         let known = |scene: &mut Scene| {
             scene.netdevs[1].queues[0].irq = Some(30);
             scene.netdevs[1].queues[0].cpus = CpuSet::from_cpu(CpuId(2));
         };
-        assert_eq!(told(&[2, 2], known), Some(Err("other netdevs receive packets too".into())));
-        assert_eq!(told(&[2], |scene| scene.without_bpf = false), None, "its polls are known");
-        let threaded = told(&[2], |scene| scene.netdevs[0].threaded = true);
+        assert_eq!(found(&[2, 2], known), Some(Err("other netdevs receive packets too".into())));
+        assert_eq!(found(&[2], |scene| scene.without_bpf = false), None, "its polls are known");
+        let threaded = found(&[2], |scene| scene.netdevs[0].threaded = true);
         assert_eq!(threaded, Some(Err("its kthreads are not known".into())));
     }
 }

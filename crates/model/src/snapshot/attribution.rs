@@ -7,7 +7,7 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 
 use crate::machine::cpuset::{CpuId, CpuSet};
-use crate::machine::ids::{Irq, NapiId};
+use crate::machine::ids::NapiId;
 pub use crate::snapshot::consumer::{Consumer, Protocol, ReaderKind};
 use crate::snapshot::count::{count, optional_count};
 use crate::snapshot::drops::{self, DroppedPackets};
@@ -16,6 +16,7 @@ use crate::snapshot::ip_packets::{self, IpPackets};
 use crate::snapshot::packet_sockets::{self, PacketSocket};
 use crate::snapshot::queue_users::QueueUser;
 use crate::snapshot::runqueue::RunqueueLatency;
+use crate::snapshot::scheduled::Scheduled;
 use crate::snapshot::stage_samples::StageSamples;
 
 /// [`Hook::quantity`] of the hook that counts reads of sockets other than TCP's and UDP's.
@@ -292,41 +293,6 @@ pub struct Poll {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[serde(deserialize_with = "optional_count")]
     pub ns: Option<u64>,
-}
-
-/// How often an interrupt scheduled a NAPI instance.
-#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
-pub struct Scheduled {
-    /// The interrupt.
-    pub irq: Irq,
-    /// The NAPI instance; 0 for instances without an id.
-    pub napi: NapiId,
-    /// Name of its device, in the device's network namespace. Empty if its kthread was woken.
-    pub netdev: String,
-    /// Interface index of its device, in that namespace.
-    pub ifindex: u32,
-    /// Inode number of that namespace; 0 if unknown.
-    pub netns: u32,
-    /// How the two were found to belong together.
-    pub by: ScheduledBy,
-    /// How often.
-    #[serde(deserialize_with = "count")]
-    pub count: u64,
-}
-
-/// How an interrupt was found to schedule a NAPI instance.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum ScheduledBy {
-    /// Its handler put the instance on the CPU's list of instances to poll.
-    Handler,
-    /// Its handler woke the instance's kthread.
-    Wakeup,
-    /// Its own thread (`irq/N-name`) polled the instance. A thread may also be interrupted by the
-    /// softirq of another.
-    Thread,
-    /// The instance was the first that was polled after its handler had raised the softirq.
-    Softirq,
 }
 
 /// Bytes of one queue that one consumer read on one CPU.

@@ -18,7 +18,7 @@ use netsilo_predict::live::work::Work;
 use super::*;
 use crate::tell::presentation::Presentation;
 
-/// One of so many bundles is looked at: each takes the time of a `check`.
+/// Every how many bundles one is examined: each takes the time of a `check`.
 const ONE_OF: usize = 15;
 
 /// The most netdevs and CPUs that are explained one by one.

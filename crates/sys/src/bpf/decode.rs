@@ -9,9 +9,10 @@ use netsilo_model::machine::ids::{Irq, NapiId};
 use netsilo_model::parse::kallsyms::Symbol;
 use netsilo_model::snapshot::attribution::{
     Consumer, Consumption, CpuTime, Forwarded, GroupReads, Poll, Protocol, QueueResolution,
-    Reschedules, Sampling, Scheduled, ScheduledBy, Wakeup,
+    Reschedules, Sampling, Wakeup,
 };
 use netsilo_model::snapshot::ip_packets::{IpClass, IpPackets};
+use netsilo_model::snapshot::scheduled::{Scheduled, ScheduledBy};
 
 use crate::bpf::cgroup::Cgroups;
 use crate::bpf::functions::Functions;

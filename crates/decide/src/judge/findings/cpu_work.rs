@@ -56,6 +56,11 @@ impl<'a> CpuWork<'a> {
         Subject::Cpu(self.cpu)
     }
 
+    /// A queue's known part of the CPU's time.
+    pub(super) fn share(&self, silo: &Silo) -> f64 {
+        silo.own_share.get(&self.cpu).copied().unwrap_or(0.0)
+    }
+
     /// The queues that take part in its receive work; those with an unknown part count.
     pub(super) fn busy_queues(&self) -> impl Iterator<Item = &'a Silo> {
         let cpu = self.cpu;

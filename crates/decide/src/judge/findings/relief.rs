@@ -13,6 +13,7 @@ use crate::judge::evidence::{Evidence, Gain, Measure, Remedy};
 use crate::judge::findings::cpu_work::CpuWork;
 use crate::judge::findings::judged::Judged;
 use crate::judge::verdict::{RemedyVerdict, percent};
+use crate::place::FILLS_A_CPU;
 use crate::plan::moves::{kept, moves_one_of};
 
 /// From this share of a CPU's time in receive work, the CPU is overloaded.
@@ -21,9 +22,6 @@ pub(super) const OVERLOADED: f64 = 0.6;
 /// Moves that free less than this share of an overloaded CPU's time do not relieve it.
 const LEAST_RELIEF: f64 = 0.05;
 
-/// A queue with at least this share of a CPU's time fills any CPU.
-const ALONE: f64 = 0.8;
-
 /// A queue with at least this share of a full CPU's time is a cause of that.
 const CAUSE: f64 = 0.2;
 
@@ -31,6 +29,11 @@ pub(super) fn own(silo: &Silo, cpu: CpuId) -> Evidence {
     let share = silo.own_share.get(&cpu).copied();
     let measure = share.map_or_else(|| Measure::Text("share unknown".into()), Measure::Share);
     Evidence::new(format!("{} polled here", silo.label()), measure, "its part of NET_RX time")
+}
+
+fn heaviest_of<'a>(load: &CpuWork<'a>) -> Option<&'a Silo> {
+    let queues = load.queues.iter().copied();
+    queues.max_by(|a, b| load.share(a).total_cmp(&load.share(b)))
 }
 
 /// The changes of placement that move queues off a CPU, or the reason why there are none.
@@ -42,15 +45,10 @@ pub(super) fn spread(judged: &Judged<'_>, load: &CpuWork<'_>) -> Remedy {
             .iter()
             .any(|it| it.label == subject && it.moves && !it.cpus.contains(load.cpu))
     };
-    let leaving: Vec<&Silo> = load.queues.iter().filter(goes).copied().collect();
-    let share = |silo: &&Silo| silo.own_share.get(&load.cpu).copied().unwrap_or(0.0);
-    let heaviest = load.queues.iter().copied().max_by(|a, b| share(a).total_cmp(&share(b)));
-    let alone = heaviest.filter(|silo| share(silo) >= ALONE);
-    let leaving: Vec<&Silo> = leaving
-        .into_iter()
-        .filter(|silo| alone.is_none_or(|alone| alone.label() != silo.label()))
-        .collect();
-    let moved: f64 = leaving.iter().filter_map(|silo| silo.own_share.get(&load.cpu)).sum();
+    let alone = heaviest_of(load).filter(|silo| load.share(silo) >= FILLS_A_CPU);
+    let is_other = |silo: &&&Silo| alone.is_none_or(|alone| !std::ptr::eq(alone, **silo));
+    let leaving: Vec<&Silo> = load.queues.iter().filter(goes).filter(is_other).copied().collect();
+    let moved: f64 = leaving.iter().map(|silo| load.share(silo)).sum();
     let relieves = |change: &&Change| moved >= LEAST_RELIEF && moves_one_of(change, &leaving);
     let changes: Vec<Change> = plan.changes.iter().filter(relieves).cloned().collect();
     let gain = match (changes.is_empty(), load.queues.len()) {
@@ -110,9 +108,7 @@ pub(super) fn spread(judged: &Judged<'_>, load: &CpuWork<'_>) -> Remedy {
 /// The remedy with the best forecast for the netdev whose queue fills a CPU that no placement
 /// relieves.
 pub(super) fn best_verdict(judged: &Judged<'_>, load: &CpuWork<'_>) -> Option<Remedy> {
-    let share = |silo: &Silo| silo.own_share.get(&load.cpu).copied().unwrap_or(0.0);
-    let causes = load.queues.iter().filter(|silo| share(silo) >= CAUSE);
-    let cause = causes.max_by(|a, b| share(a).total_cmp(&share(b)))?;
+    let cause = heaviest_of(load).filter(|silo| load.share(silo) >= CAUSE)?;
     let gain = |it: &RemedyVerdict| match it.gain {
         Gain::Forecast { load_that_fits, .. } => load_that_fits.value,
         _ => 0.0,
@@ -142,10 +138,8 @@ pub(super) fn room(topology: &Topology, all: &[CpuWork<'_>], full: CpuId) -> Cpu
 /// CPU forwards and another completes are limited by both. `None` unless more load then fits.
 pub(super) fn steer_all(judged: &Judged<'_>, all: &[CpuWork<'_>], room: &CpuSet) -> Option<Remedy> {
     let full = all.iter().filter(|it| it.receiving() >= OVERLOADED && it.is_full());
-    let causes = full.flat_map(|it| {
-        let share = |silo: &Silo| silo.own_share.get(&it.cpu).copied().unwrap_or(0.0);
-        it.queues.iter().copied().filter(move |silo| share(silo) >= CAUSE)
-    });
+    let causes =
+        full.flat_map(|it| it.queues.iter().copied().filter(|silo| it.share(silo) >= CAUSE));
     let mut queues: Vec<&Silo> = causes.collect();
     let mut seen = BTreeSet::new();
     queues.retain(|silo| seen.insert(silo.label()));
