@@ -1,5 +1,5 @@
-//! Receives UDP flows. A flow opens with an empty datagram, which is answered by an empty one.
-//! Empty datagrams add nothing to counts of bytes.
+//! Receives UDP flows. A flow opens with an empty datagram, which is answered by an empty one, as is
+//! each datagram whose sender waits for that. Empty datagrams add nothing to counts of bytes.
 
 use std::io::IoSliceMut;
 use std::net::{SocketAddr, UdpSocket};
@@ -14,6 +14,7 @@ use rustix::net::{RecvFlags, recvfrom};
 use crate::exact::peer::is_not_there;
 use crate::exact::receive_args::{Mode, Receive};
 use crate::exact::received::{ReceivedSocket, incoming_napi_id};
+use crate::exact::send::ACKNOWLEDGE;
 
 /// Maximum number of datagrams per call of recvmmsg.
 const BATCH: usize = 16;
@@ -32,11 +33,12 @@ pub(crate) fn run(receive: &Receive, port: u16, flows: u64) -> Result<ReceivedSo
     let mut last_arrival = Instant::now();
     let all = receive.bytes.map_or(u64::MAX, |bytes| flows * bytes);
     while counts.bytes < all && last_arrival.elapsed() <= receive.patience() {
-        for (length, from) in read(&socket, receive.mode, &mut buffers)? {
+        for datagram in read(&socket, receive.mode, &mut buffers)? {
+            let Datagram { length, from, first_byte } = datagram;
             last_arrival = Instant::now();
             counts.count_read(length);
-            if length == 0 {
-                open(&socket, from, is_connected)?;
+            if first_byte.is_none_or(|byte| byte == ACKNOWLEDGE) {
+                answer(&socket, from, is_connected)?;
             }
             if receive.mode == Mode::UdpConnected && !is_connected {
                 socket.connect(from)?;
@@ -48,8 +50,8 @@ pub(crate) fn run(receive: &Receive, port: u16, flows: u64) -> Result<ReceivedSo
     Ok(counts)
 }
 
-/// Answers the empty datagram that opens a flow. The sender repeats it if the answer is lost.
-fn open(socket: &UdpSocket, from: SocketAddr, is_connected: bool) -> Result<()> {
+/// Answers a datagram. The sender repeats one that opens a flow if the answer is lost.
+fn answer(socket: &UdpSocket, from: SocketAddr, is_connected: bool) -> Result<()> {
     let answered = if is_connected { socket.send(&[]) } else { socket.send_to(&[], from) };
     match answered {
         Err(error) if !is_not_there(&error) => Err(error).context("cannot answer"),
@@ -57,8 +59,14 @@ fn open(socket: &UdpSocket, from: SocketAddr, is_connected: bool) -> Result<()> 
     }
 }
 
-/// Receives once: length and sender of each datagram. None if the socket times out.
-fn read(socket: &UdpSocket, mode: Mode, buffers: &mut [u8]) -> Result<Vec<(usize, SocketAddr)>> {
+struct Datagram {
+    length: usize,
+    from: SocketAddr,
+    first_byte: Option<u8>,
+}
+
+/// Receives once. No datagram if the socket times out.
+fn read(socket: &UdpSocket, mode: Mode, buffers: &mut [u8]) -> Result<Vec<Datagram>> {
     let received = match mode {
         Mode::UdpRecvmmsg => return read_many(socket, buffers),
         Mode::UdpPeek => {
@@ -68,14 +76,17 @@ fn read(socket: &UdpSocket, mode: Mode, buffers: &mut [u8]) -> Result<Vec<(usize
         _ => recvfrom(socket, &mut *buffers, RecvFlags::empty()),
     };
     match received {
-        Ok((_, length, Some(from))) => Ok(vec![(length, from.try_into()?)]),
+        Ok((_, length, Some(from))) => {
+            let first_byte = buffers[..length].first().copied();
+            Ok(vec![Datagram { length, from: from.try_into()?, first_byte }])
+        }
         Ok((_, _, None)) => bail!("a datagram without a sender"),
         Err(Errno::AGAIN | Errno::INTR | Errno::CONNREFUSED) => Ok(Vec::new()),
         Err(error) => Err(error).context("cannot receive"),
     }
 }
 
-fn read_many(socket: &UdpSocket, buffers: &mut [u8]) -> Result<Vec<(usize, SocketAddr)>> {
+fn read_many(socket: &UdpSocket, buffers: &mut [u8]) -> Result<Vec<Datagram>> {
     let mut headers = MultiHeaders::<SockaddrIn>::preallocate(BATCH, None);
     let mut slices: Vec<[IoSliceMut<'_>; 1]> =
         buffers.chunks_mut(DATAGRAM_BYTES).map(|buffer| [IoSliceMut::new(buffer)]).collect();
@@ -88,7 +99,9 @@ fn read_many(socket: &UdpSocket, buffers: &mut [u8]) -> Result<Vec<(usize, Socke
     received
         .map(|message| {
             let from = message.address.context("a datagram without a sender")?;
-            Ok((message.bytes, SocketAddr::from((from.ip(), from.port()))))
+            let first_byte = message.iovs().next().and_then(|data| data.first().copied());
+            let from = SocketAddr::from((from.ip(), from.port()));
+            Ok(Datagram { length: message.bytes, from, first_byte })
         })
         .collect()
 }

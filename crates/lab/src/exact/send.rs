@@ -43,7 +43,8 @@ pub struct Send {
     /// Bytes per write, or per datagram
     #[arg(long, default_value_t = 1024)]
     pub size: usize,
-    /// Writes or datagrams per second, all flows together [default: UDP 2000, TCP unlimited]
+    /// Writes or datagrams per second, all flows together, whether or not they arrive [default:
+    /// UDP 2000, at most 64 of which the receiver has not acknowledged; TCP unlimited]
     #[arg(long)]
     pub rate: Option<f64>,
     /// UDP: do not wait for a receiver that answers
@@ -56,6 +57,13 @@ pub struct Send {
 
 /// How often a datagram is repeated.
 const REPEAT: Duration = Duration::from_millis(100);
+/// Datagrams of all flows that may be on their way: fewer than the shortest ring has buffers, so
+/// that a guest which stands still for a moment loses none.
+const IN_FLIGHT: u16 = 64;
+/// How long to wait for an acknowledgement before it, or the datagram, counts as lost.
+const ACKNOWLEDGED: Duration = Duration::from_secs(5);
+/// The first byte of a datagram that the receiver acknowledges by an empty one.
+pub(super) const ACKNOWLEDGE: u8 = 1;
 
 impl Send {
     pub(crate) fn run(&self) -> Result<()> {
@@ -115,13 +123,22 @@ impl Send {
         for to in self.destinations() {
             flows.push((open(to, self.unanswered)?, self.bytes));
         }
-        let block = vec![0; self.size.clamp(1, 65000)];
+        let mut block = vec![0; self.size.clamp(1, 65000)];
         let mut pace = Pace::new(self.rate.unwrap_or(2000.0));
+        let is_acknowledged = self.rate.is_none() && !self.unanswered;
+        let in_flight = (IN_FLIGHT / self.flows.max(1)).max(1);
+        let mut sent: u16 = 0;
         while flows.iter().any(|(_, left)| *left > 0) {
+            sent = (sent + 1) % in_flight;
+            let asks = is_acknowledged && sent == 0;
+            block[0] = if asks { ACKNOWLEDGE } else { 0 };
             for (socket, left) in flows.iter_mut().filter(|(_, left)| *left > 0) {
                 let size = block.len().min(usize::try_from(*left)?);
                 *left -= send(socket, &block[..size])? as u64;
                 pace.wait();
+            }
+            for (socket, _) in flows.iter().filter(|(_, left)| asks && *left > 0) {
+                acknowledged(socket);
             }
         }
         Ok(())
@@ -164,6 +181,12 @@ fn open(to: SocketAddr, unanswered: bool) -> Result<UdpSocket> {
         }
     }
     bail!("no receiver answers on {to}")
+}
+
+/// Waits for the receiver's acknowledgement. Whether all arrived is for the receiver to say.
+fn acknowledged(socket: &UdpSocket) {
+    let deadline = Instant::now() + ACKNOWLEDGED;
+    while socket.recv(&mut [0; 16]).is_err() && Instant::now() < deadline {}
 }
 
 /// Sends a datagram. Repeats it while the destination is temporarily unreachable (ARP, a slow
