@@ -23,6 +23,7 @@ use netsilo_model::derive::rates::{CpuRates, Rates, Shares};
 use netsilo_model::derive::silo::{Silo, Silos};
 use netsilo_model::derive::stages::Stages;
 use netsilo_model::derive::tap_readers::TapReader;
+use netsilo_model::derive::transmit::{Transmit, transmit};
 use netsilo_model::drivers::software::SoftwareNetdev;
 use netsilo_model::machine::cpuset::{CpuId, CpuSet};
 use netsilo_model::machine::ids::Irq;
@@ -167,6 +168,9 @@ pub struct NetdevLine {
     /// Whether no NAPI polls it: the CPUs that send its packets process them, on their backlogs.
     #[serde(default)]
     pub on_backlogs: bool,
+    /// What its tx queues send; `None` if that was not counted.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub transmit: Option<Transmit>,
     /// One silo per rx queue. Of a netdev on backlogs, the first one has all its work.
     pub queues: Vec<Silo>,
 }
@@ -370,6 +374,7 @@ fn netdev_line(netdev: &Netdev, analysis: &Analysis<'_>) -> NetdevLine {
         tx_irqs: own_tx.iter().map(|(queue, irq)| tx_irq(*queue, *irq, snapshot, rates)).collect(),
         captured_by: captured_by(netdev, &analysis.observation.attribution, snapshot),
         on_backlogs: SoftwareNetdev::is_on_backlogs(netdev),
+        transmit: transmit(analysis, netdev),
         queues: backlog.into_iter().chain(queues.cloned()).collect(),
     }
 }

@@ -24,14 +24,23 @@ struct Args {
     /// Use only the kernel's tracepoints, no functions and variables
     #[arg(long)]
     tracepoints: bool,
+    /// Also count what each tx queue got
+    #[arg(long)]
+    sent: bool,
     /// Also write netsilo's snapshot of the guest to `/tmp/snapshot`
     #[arg(long)]
     snapshot: bool,
 }
 
 fn main() {
-    let Args { stages, runqueue, tracepoints, snapshot } = Args::parse();
-    let options = Options { stages, runqueue, only_tracepoints: tracepoints, ..Options::exact() };
+    let Args { stages, runqueue, tracepoints, sent, snapshot } = Args::parse();
+    let options = Options {
+        stages,
+        runqueue,
+        only_tracepoints: tracepoints,
+        ip_packets: sent,
+        ..Options::exact()
+    };
     let mut tracer = Tracer::attach(options);
     // opening a fifo waits until the other end is open
     fs::write("/tmp/attached", "yes").unwrap();

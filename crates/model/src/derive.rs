@@ -28,6 +28,7 @@ pub mod sock_diag;
 pub mod stages;
 pub mod tap_readers;
 pub mod thread_share;
+pub mod transmit;
 pub mod unmapped;
 mod unread;
 pub mod utilization;

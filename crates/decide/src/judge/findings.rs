@@ -28,6 +28,7 @@ mod taps;
 mod transmit;
 mod tuning;
 mod tunnels;
+mod tx_one_queue;
 
 pub use check::{Check, check};
 pub use finding::{Finding, Severity};

@@ -115,10 +115,28 @@ const DATAGRAMS: Traffic = Traffic { flows: 16, bytes: 40 * 1024 };
 fn routed_packets_are_attributed_queue_to_queue(lab: &Lab, model: NicModel) {
     lab.route().unwrap();
     let send = || _ = pass(lab, "udp", "10.77.1.1", DATAGRAMS);
-    let seen = Seen::with_options(lab, "--snapshot", send);
+    let seen = Seen::with_options(lab, "--snapshot --sent", send);
     counted_as_the_nics_count(&seen, model);
+    if model == NicModel::Igb {
+        tx_queues_get_what_the_nics_send(&seen);
+    }
     a_report_has_no_stray_napi(lab, &seen);
     a_stream_is_counted_in_packets_as_on_the_wire(lab);
+}
+
+/// Forwarded packets and the guest's own.
+fn tx_queues_get_what_the_nics_send(Seen { attribution, grown }: &Seen) {
+    for (at, netdev) in ["eth0", "eth1"].into_iter().enumerate() {
+        let poll = attribution.polls.iter().find(|poll| poll.netdev == netdev).unwrap();
+        let rows = attribution.sent.iter().filter(|row| row.ifindex == poll.ifindex);
+        let mut by_queue = [0; 8];
+        rows.for_each(|row| by_queue[row.tx_queue as usize] += row.packets);
+        let by_nic: [u64; 8] =
+            std::array::from_fn(|queue| grown[at][&format!("tx_queue_{queue}_packets")]);
+        let off: u64 = by_queue.iter().zip(by_nic).map(|(sent, nic)| nic.abs_diff(*sent)).sum();
+        assert!(off <= STRAY, "{netdev}: {by_queue:?} {by_nic:?}");
+        println!("{netdev}: sent {by_queue:?}, by the NIC {by_nic:?}");
+    }
 }
 
 /// Headers are counted for each packet on the wire, whether or not the kernel merges packets (GRO)

@@ -147,8 +147,8 @@ fn traced(lab: &Lab, happens: impl FnOnce()) -> Attribution {
 }
 
 /// Traces with options: `--stages` also samples stages, `--runqueue` also measures how long readers
-/// wait for a CPU, `--tracepoints` traces no function, `--snapshot` also writes netsilo's snapshot
-/// of the guest to `/tmp/snapshot`.
+/// wait for a CPU, `--tracepoints` traces no function, `--sent` also counts what each tx queue got,
+/// `--snapshot` also writes netsilo's snapshot of the guest to `/tmp/snapshot`.
 fn traced_with(lab: &Lab, options: &str, happens: impl FnOnce()) -> Attribution {
     lab.sh("rm -f /tmp/attached /tmp/enough; mkfifo /tmp/attached /tmp/enough").unwrap();
     let program = netsilo_lab::example(env!("CARGO_MANIFEST_DIR"), "tracer").unwrap();

@@ -59,7 +59,12 @@ fn by_driver(observation: &Observation, netdev: &Netdev, received: f64) -> BTree
         }
     }
     let all: f64 = queues.values().sum();
-    if (all - received).abs() <= UNEQUAL * received { queues } else { BTreeMap::new() }
+    if agree(all, received) { queues } else { BTreeMap::new() }
+}
+
+/// Whether counters of the queues count the same packets as that of the netdev.
+pub(super) fn agree(of_queues: f64, of_netdev: f64) -> bool {
+    (of_queues - of_netdev).abs() <= UNEQUAL * of_netdev
 }
 
 /// Why the packets of a queue are not known.

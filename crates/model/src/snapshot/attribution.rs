@@ -65,6 +65,9 @@ pub struct Attribution {
     /// IP packets that entered and left each network namespace. Empty if not requested.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub ip_packets: Vec<IpPackets>,
+    /// What each tx queue of a NIC got, forwarded packets included. Counted with `ip_packets`.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub sent: Vec<Sent>,
     /// Packet sockets of all network namespaces. Empty if not requested.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub packet_sockets: Vec<PacketSocket>,
@@ -202,7 +205,8 @@ impl Attribution {
         self.counts_whole(packet_sockets::QUANTITY)
     }
 
-    /// Whether IP packets that enter and leave namespaces were counted during the whole window.
+    /// Whether IP packets that enter and leave namespaces, and what tx queues got, were counted
+    /// during the whole window.
     pub fn counts_ip_packets(&self) -> bool {
         self.counts_whole(ip_packets::QUANTITY)
     }
@@ -229,6 +233,7 @@ impl Attribution {
         self.forwarded.extend(next.forwarded);
         self.drops.extend(next.drops);
         self.ip_packets.extend(next.ip_packets);
+        self.sent.extend(next.sent);
         self.packet_sockets.extend(next.packet_sockets);
         self.drops_elapsed += next.drops_elapsed;
         self.flows.extend(next.flows);
@@ -404,6 +409,23 @@ pub struct Forwarded {
     /// Bytes with link-layer headers.
     #[serde(deserialize_with = "count")]
     pub bytes: u64,
+}
+
+/// Packets that one CPU queued for sending on a tx queue of a NIC.
+#[derive(Debug, Clone, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+pub struct Sent {
+    /// Inode number of the NIC's network namespace.
+    pub netns: u32,
+    /// Its interface index there.
+    pub ifindex: u32,
+    /// The tx queue.
+    pub tx_queue: u32,
+    /// The CPU.
+    pub cpu: CpuId,
+    /// Packets on the wire. A large packet counts as its segments. What a full queue then drops is
+    /// included.
+    #[serde(deserialize_with = "count")]
+    pub packets: u64,
 }
 
 /// How the NAPI instance and queue of a consumption were found.

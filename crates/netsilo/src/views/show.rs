@@ -14,6 +14,7 @@ use netsilo_decide::report::{CaptureLine, NetdevLine, Report};
 use netsilo_model::derive::forwarding::ForwardShare;
 use netsilo_model::derive::locality::Locality;
 use netsilo_model::derive::silo::{ConsumerShare, OutsideTraffic, Silo};
+use netsilo_model::derive::transmit::TxLoad;
 use netsilo_model::machine::cpuset::{CpuId, CpuSet};
 use netsilo_model::machine::words;
 use netsilo_model::snapshot::attribution::{AttributionSource, ReaderKind};
@@ -55,7 +56,7 @@ pub(crate) fn render(report: &Report, before: Option<&Report>, on: Presentation)
         text.push(Meaning::Title, format_args!("\n{}\n", wrapped(&netdev_title(netdev), on.width)));
         text.append(&queue_table(netdev, old, on));
         let _ = writeln!(text);
-        if let Some(line) = captured_by(netdev) {
+        for line in sends(netdev).into_iter().chain(captured_by(netdev)) {
             let _ = writeln!(text, "{}", wrapped(&line, on.width));
         }
     }
@@ -154,6 +155,28 @@ pub(crate) fn netdev_title(netdev: &NetdevLine) -> String {
         );
     }
     parts.join("  ")
+}
+
+/// `sends 400k/s by 1 of 8 tx queues: tx-1 100% (cpus 8-13, fq_codel drops 2.4k/s)`.
+fn sends(netdev: &NetdevLine) -> Option<String> {
+    let transmit = netdev.transmit.as_ref().filter(|transmit| transmit.of > 1)?;
+    let queue = |load: &TxLoad| {
+        let cpus: CpuSet = load.cpus.keys().copied().collect();
+        let drops = load.drops_per_s.filter(|rate| *rate > 0.0).zip(load.discipline.as_ref());
+        let mut more = Vec::new();
+        more.extend((!cpus.is_empty()).then(|| words::cpus(&cpus)));
+        more.extend(drops.map(|(rate, kind)| format!("{kind} drops {}/s", count(rate))));
+        let more = if more.is_empty() { String::new() } else { format!(" ({})", more.join(", ")) };
+        (format!("tx-{} {}{more}", load.queue, percent(load.share)), load.share)
+    };
+    let all: f64 = transmit.queues.iter().map(|load| load.packets_per_s).sum();
+    Some(format!(
+        "  sends {}/s by {} of {} tx queues: {}",
+        count(all),
+        transmit.queues.len(),
+        transmit.of,
+        heaviest(transmit.queues.iter().map(queue)).join(", ")
+    ))
 }
 
 /// `captured by: tcpdump (pid 812) takes 14.9k packets/s, loses 3.1k/s`.

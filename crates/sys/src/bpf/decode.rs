@@ -9,7 +9,7 @@ use netsilo_model::machine::ids::{Irq, NapiId};
 use netsilo_model::parse::kallsyms::Symbol;
 use netsilo_model::snapshot::attribution::{
     Consumer, Consumption, CpuTime, Forwarded, GroupReads, Poll, Protocol, QueueResolution,
-    Reschedules, Sampling, Wakeup,
+    Reschedules, Sampling, Sent, Wakeup,
 };
 use netsilo_model::snapshot::ip_packets::{IpClass, IpPackets};
 use netsilo_model::snapshot::scheduled::{Scheduled, ScheduledBy};
@@ -149,7 +149,22 @@ pub(crate) fn forwarded(entries: Vec<Entry>) -> Vec<Forwarded> {
     rows
 }
 
-/// Decodes entries of the table of `bpf/ip_packets.bpf.c`, and adds the packets that were read.
+/// Takes what tx queues got out of entries of the table of `bpf/ip_packets.bpf.c`.
+pub(crate) fn sent(entries: &mut Vec<Entry>) -> Vec<Sent> {
+    let passage = |entry: &mut Entry| {
+        field(entry.key[layout::IP_PASSAGE_QUEUE], layout::IP_PASSAGE_BIT) == layout::IP_SENT
+    };
+    let sent = |entry: Entry| {
+        let (netns, ifindex) = halves(entry.key[layout::IP_NETNS_IFINDEX]);
+        let tx_queue = entry.key[layout::IP_PASSAGE_QUEUE] as u32;
+        Sent { netns, ifindex, tx_queue, cpu: entry.cpu, packets: entry.sums[0] }
+    };
+    let mut rows: Vec<Sent> = merged(entries.extract_if(.., passage).collect()).map(sent).collect();
+    rows.sort_unstable();
+    rows
+}
+
+/// Decodes the other entries of that table, and adds the packets that were read.
 pub(crate) fn ip_packets(entries: Vec<Entry>, reads: &[Entry]) -> Vec<IpPackets> {
     let mut rows: BTreeMap<_, IpPackets> = BTreeMap::new();
     for read in reads {

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause)
 /*
- * How many IP packets enter each network namespace, by netdev and queue, and how many leave it?
+ * How many IP packets enter each network namespace, by netdev and queue, and how many leave it? And
+ * how many packets of any kind does each tx queue of a NIC get, from which CPU?
  *
  * A packet enters a namespace where a netdev passes it to the stack and no other has done so
  * (skb_iif is 0: a bridge or a VLAN comes second; a veth, a tunnel and the loopback clear it). It
@@ -17,7 +18,7 @@
 #include "pieces.h"
 #include <bpf/bpf_tracing.h>
 
-enum { ENTERED = LAYOUT_IP_ENTERED, TUNNELLED = LAYOUT_IP_TUNNELLED, LEFT = LAYOUT_IP_LEFT };
+enum { ENTERED = LAYOUT_IP_ENTERED, TUNNELLED = LAYOUT_IP_TUNNELLED, LEFT = LAYOUT_IP_LEFT, SENT = LAYOUT_IP_SENT };
 /* GRE stands for all tunnels over IP. */
 enum { IPPROTO_FRAGMENT = 44, IPPROTO_GRE = 47 };
 
@@ -104,7 +105,7 @@ static __always_inline void count_passage(const struct sk_buff *skb, u64 passage
 
 	key.word[LAYOUT_IP_NETNS_IFINDEX] = (u64)dev->nd_net.net->ns.inum << 32;
 	key.word[LAYOUT_IP_PASSAGE_QUEUE] = passage << LAYOUT_IP_PASSAGE_BIT | protocol << LAYOUT_IP_PROTOCOL_BIT;
-	if (passage == ENTERED) {
+	if (passage == ENTERED || passage == SENT) {
 		key.word[LAYOUT_IP_NETNS_IFINDEX] |= (u32)dev->ifindex;
 		/* Others keep the queue on which the sender sent it. */
 		if (dev->dev.parent)
@@ -138,6 +139,9 @@ int BPF_PROG(packet_leaves, struct sk_buff *skb)
 	unsigned char *header = skb->head + skb->network_header;
 	struct content content = {};
 
+	/* The tx queue has been chosen. */
+	if (skb->dev->dev.parent)
+		count_passage(skb, SENT, 0, pieces_of(skb), skb->len);
 	if (!skb->skb_iif || is_upper(kind_of(skb->dev) >> 32))
 		return 0;
 	examine(skb, header, skb->len - (u32)(header - skb->data), &content);

@@ -64,6 +64,7 @@ layout! {
     IP_ENTERED = 0;
     IP_TUNNELLED = 1;
     IP_LEFT = 2;
+    IP_SENT = 3;
     IP_PROTOCOL_BIT = 40;
     // and of the key in `bpf/reads.h`
     READ_CGROUP = 0;

@@ -16,7 +16,7 @@ use netsilo_model::snapshot::packet_sockets;
 use crate::bpf::cgroup::Cgroups;
 use crate::bpf::decode::{
     consumption, cpu_times, forwarded, group_reads, ip_packets, is_to_tun, polls, sampled,
-    scheduled, since, wakeups,
+    scheduled, sent, since, wakeups,
 };
 use crate::bpf::drops::DropNames;
 use crate::bpf::functions::Functions;
@@ -273,7 +273,9 @@ impl Tracer {
             let reads = tables.reads.drain(full);
             attribution.group_reads = group_reads(&reads);
             if let Some(table) = &mut tables.ip_packets {
-                attribution.ip_packets = ip_packets(table.drain(full), &reads);
+                let mut passed = table.drain(full);
+                attribution.sent = sent(&mut passed);
+                attribution.ip_packets = ip_packets(passed, &reads);
             }
             attribution.consumption =
                 consumption(reads, &attribution.polls, &self.cgroups, &mut self.functions);

@@ -108,6 +108,7 @@ finding_ids! {
         TxTimeouts = "tx-timeouts";
         TxStalled = "tx-stalled";
         TxRingStops = "tx-ring-stops";
+        TxOneQueue = "tx-one-queue";
         XpsGaps = "xps-gaps";
         CompletionsFar = "completions-far";
         TransmitFlows = "transmit-flows";

@@ -2,8 +2,9 @@
 
 use std::collections::BTreeSet;
 
-use netsilo_model::change::{Settings, knobs};
+use netsilo_model::change::{Change, Settings, knobs};
 use netsilo_model::derive::analysis::Analysis;
+use netsilo_model::derive::transmit::{discipline_of, grown};
 use netsilo_model::drivers::name::DriverName;
 use netsilo_model::drivers::table::{DriverKnob, Drivers};
 use netsilo_model::machine::cpuset::{CpuId, CpuSet};
@@ -16,6 +17,7 @@ use crate::judge::findings::builders::{no_problem, setting, sum};
 use crate::judge::findings::finding::{Finding, Severity};
 use crate::judge::findings::id::FindingId;
 use crate::judge::findings::judged::Judged;
+use crate::judge::findings::tx_one_queue::one_queue;
 use crate::plan::{Goal, Xps, plan_xps};
 
 /// For each driver, its counter of full tx rings. `#` stands for the number of a queue.
@@ -38,15 +40,16 @@ const RING_STOPS: &[(&str, &str)] = &[
 /// Disciplines with one lock per tx queue, or without a lock.
 const WITHOUT_ONE_LOCK: &[&str] = &["mq", "mqprio", "taprio", "noqueue", "clsact", "ingress"];
 /// From this share of dropped packets, drops are critical.
-const CRITICAL_LOSS: f64 = 0.001;
+pub(super) const CRITICAL_LOSS: f64 = 0.001;
 /// From this many packets per second, a shared lock or a CPU without a queue is reported.
-const BUSY: f64 = 50_000.0;
+pub(super) const BUSY: f64 = 50_000.0;
 
 pub(super) fn find(judged: &Judged<'_>) -> Vec<Finding> {
     let analysis = judged.analysis;
     let mut found = Vec::new();
     let drivers = Drivers::shipped();
     for netdev in analysis.running() {
+        found.extend(one_queue(analysis, netdev));
         found.extend(drops(analysis, netdev));
         found.extend(requeues(analysis, netdev));
         found.extend(one_lock(analysis, netdev));
@@ -57,20 +60,15 @@ pub(super) fn find(judged: &Judged<'_>) -> Vec<Finding> {
         found.extend(completions_far(analysis, netdev));
     }
     if found.is_empty() {
-        found.extend(no_problem(
-            FindingId::TransmitFlows,
-            "nothing delays or drops packets on the transmit path",
-            looked_at(analysis),
-        ));
+        let on_purpose = analysis.running().flat_map(|netdev| analysis.leaf_qdiscs(netdev));
+        let title = if on_purpose.map(|(old, new)| grown(old, new).1).any(|drops| drops > 0) {
+            "only disciplines that keep to a rate or their queue short drop packets to be sent"
+        } else {
+            "nothing delays or drops packets on the transmit path"
+        };
+        found.extend(no_problem(FindingId::TransmitFlows, title, looked_at(analysis)));
     }
     found
-}
-
-/// Packets that a discipline sent in the interval, with its drops and its requeues.
-fn grown(old: &Qdisc, new: &Qdisc) -> (u64, u32, u32) {
-    // Drops and requeues are 32-bit counters, which wrap.
-    let packets = new.packets.saturating_sub(old.packets);
-    (packets, new.drops.wrapping_sub(old.drops), new.requeues.wrapping_sub(old.requeues))
 }
 
 /// The root discipline of a netdev, before and after. Its counters include those of its children
@@ -257,12 +255,8 @@ fn stalled(analysis: &Analysis<'_>, netdev: &Netdev) -> Option<Finding> {
 /// Packets that the discipline of a tx queue sent in the interval, and those waiting in it now. If
 /// the queues share one discipline, the counts are for the whole device.
 fn sent_and_waiting(analysis: &Analysis<'_>, netdev: &Netdev, queue: u32) -> Option<(u64, u64)> {
-    let (_, root) = root(analysis, netdev)?;
-    // Class `N + 1` of `mq` is tx queue N (`net/sched/sch_mq.c:mq_leaf`).
-    let class = (root.handle & 0xffff_0000) | queue.saturating_add(1);
-    let parent = if root.kind == "mq" { class } else { Qdisc::ROOT };
-    let (old, new) = analysis.qdiscs(netdev).into_iter().find(|(_, it)| it.parent == parent)?;
-    Some((grown(old, new).0, new.qlen.into()))
+    let own = discipline_of(analysis, netdev, queue).or_else(|| root(analysis, netdev));
+    own.map(|(old, new)| (grown(old, new).0, new.qlen.into()))
 }
 
 fn timeouts(analysis: &Analysis<'_>, netdev: &Netdev) -> Option<Finding> {
@@ -377,13 +371,6 @@ fn xps_gaps(analysis: &Analysis<'_>, netdev: &Netdev) -> Option<Finding> {
     if covered.is_empty() || missing.is_empty() || packets < BUSY {
         return None;
     }
-    // the owner of the knobs is checked when they are written
-    let near = Goal {
-        netdevs: vec![netdev.name.clone()],
-        xps: Some(Xps::Near),
-        even_if_owned: true,
-        ..Goal::default()
-    };
     Some(Finding {
         id: FindingId::XpsGaps,
         severity: Severity::Info,
@@ -400,9 +387,21 @@ fn xps_gaps(analysis: &Analysis<'_>, netdev: &Netdev) -> Option<Finding> {
                 Gain::Unknown("the packets that each cpu sends were not counted".into()),
             )
             .not_when("those cpus never send")
-            .by(plan_xps(&analysis.rates, analysis.after(), &near)),
+            .by(xps_near(analysis, netdev)),
         ],
     })
+}
+
+/// The changes that assign each CPU the tx queue nearest to it.
+pub(super) fn xps_near(analysis: &Analysis<'_>, netdev: &Netdev) -> Vec<Change> {
+    // the owner of the knobs is checked when they are written
+    let near = Goal {
+        netdevs: vec![netdev.name.clone()],
+        xps: Some(Xps::Near),
+        even_if_owned: true,
+        ..Goal::default()
+    };
+    plan_xps(&analysis.rates, analysis.after(), &near)
 }
 
 /// Separate completion interrupts that share no last-level cache with the CPUs that send through
