@@ -84,6 +84,16 @@ pub enum Gain {
     Nothing(String),
 }
 
+impl Gain {
+    /// The forecast change of the load that fits; `None` without a forecast.
+    pub fn forecast(&self) -> Option<f64> {
+        match self {
+            Self::Forecast { load_that_fits, .. } => Some(load_that_fits.value),
+            _ => None,
+        }
+    }
+}
+
 impl Evidence {
     /// Creates an evidence from a quantity, its value and its source.
     pub fn new(quantity: impl Into<String>, measure: Measure, source: impl Into<String>) -> Self {

@@ -19,7 +19,7 @@ pub(in crate::judge) use effect::percent;
 pub(in crate::judge) use interrupts::selects_a_mode;
 pub use look::Look;
 pub use netsilo_predict::live::claim::Claim;
-pub(crate) use packet_steering::FLOW_ENTRIES;
+pub(crate) use packet_steering::{FLOW_ENTRIES, fewer_targets};
 pub use proposals::rps_onto;
 pub(crate) use proposals::{arfs, rfs, unsteerable, verdicts};
 pub use remedy_verdict::{RemedyName, RemedyVerdict};

@@ -109,10 +109,7 @@ pub(super) fn spread(judged: &Judged<'_>, load: &CpuWork<'_>) -> Remedy {
 /// relieves.
 pub(super) fn best_verdict(judged: &Judged<'_>, load: &CpuWork<'_>) -> Option<Remedy> {
     let cause = heaviest_of(load).filter(|silo| load.share(silo) >= CAUSE)?;
-    let gain = |it: &RemedyVerdict| match it.gain {
-        Gain::Forecast { load_that_fits, .. } => load_that_fits.value,
-        _ => 0.0,
-    };
+    let gain = |it: &RemedyVerdict| it.gain.forecast().unwrap_or(0.0);
     let netdev = Subject::Netdev(cause.netdev.name.clone());
     let of_netdev = judged.verdicts.iter().filter(|it| it.subject == netdev);
     let verdicts = of_netdev.filter(|it| gain(it) >= CLEAR);
@@ -144,11 +141,7 @@ pub(super) fn steer_all(judged: &Judged<'_>, all: &[CpuWork<'_>], room: &CpuSet)
     let mut seen = BTreeSet::new();
     queues.retain(|silo| seen.insert(silo.label()));
     let remedy = steer(judged, &queues, room)?;
-    let helps = match &remedy.gain {
-        Gain::Forecast { load_that_fits, .. } => load_that_fits.value >= CLEAR,
-        _ => false,
-    };
-    helps.then_some(remedy)
+    remedy.gain.forecast().is_some_and(|gain| gain >= CLEAR).then_some(remedy)
 }
 
 /// RPS of these queues over CPUs with idle time; `None` if it is there already.

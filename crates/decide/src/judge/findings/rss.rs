@@ -13,12 +13,13 @@ use netsilo_model::snapshot::ethtool::{Ethtool, FlowType, HashFields, Rss};
 use netsilo_model::snapshot::flow::{Flow, Outer};
 use netsilo_model::snapshot::netdev::{Netdev, NetdevIdentity};
 use netsilo_model::snapshot::subject::Subject;
+use netsilo_predict::live::claim::CLEAR;
 
 use crate::judge::evidence::{Evidence, Gain, Measure, Remedy};
 use crate::judge::findings::finding::{Finding, Severity};
 use crate::judge::findings::id::FindingId;
 use crate::judge::findings::judged::Judged;
-use crate::judge::verdict::percent;
+use crate::judge::verdict::{fewer_targets, percent};
 
 /// The hook that counts flows.
 pub(super) const SOURCE: &str = "eBPF tp_btf/netif_receive_skb";
@@ -134,8 +135,10 @@ pub(super) fn relief(judged: &Judged<'_>, silo: Option<&Silo>, changes: &[Change
     judged.look.gain(changes, &cost)
 }
 
-/// The remedy RPS for one queue, onto idle CPUs that share its CPU's last-level cache.
-pub(super) fn rps(analysis: &Analysis<'_>, netdev: &Netdev, queue: u32, why: &str) -> Remedy {
+/// The remedy RPS for one queue, onto those idle CPUs that share its CPU's last-level cache, or
+/// fewer of them, to which the forecast is best.
+pub(super) fn rps(judged: &Judged<'_>, netdev: &Netdev, queue: u32, why: &str) -> Remedy {
+    let analysis = judged.analysis;
     let what = format!("spread {} rx-{queue} with RPS: {why}", netdev.name);
     let not_when = Some(
         "the other cpus have no idle time: each packet costs one more interrupt and softirq"
@@ -167,16 +170,27 @@ pub(super) fn rps(analysis: &Analysis<'_>, netdev: &Netdev, queue: u32, why: &st
             Vec::new(),
         );
     }
-    let old =
-        netdev.rx_queues.iter().find(|rx| rx.index == queue).and_then(|rx| rx.rps_cpus.clone());
-    let knob = knobs::RpsCpus { netdev: NetdevIdentity::from_netdev(netdev), queue };
-    let change = old.map(|old| Change::new(knob, old, cpus, why));
-    remedy(
-        Gain::Unknown(
-            "the number of inner flows and the cost of an interrupt were not measured".into(),
-        ),
-        change.into_iter().collect(),
-    )
+    let present = netdev.rx_queues.iter().find(|rx| rx.index == queue);
+    let Some(old) = present.and_then(|rx| rx.rps_cpus.clone()) else {
+        return remedy(Gain::Unknown("the present RPS setting is not known".into()), Vec::new());
+    };
+    let onto = |cpus: CpuSet| {
+        let knob = knobs::RpsCpus { netdev: NetdevIdentity::from_netdev(netdev), queue };
+        let changes = vec![Change::new(knob, old.clone(), cpus, why)];
+        (relief(judged, silo, &changes), changes)
+    };
+    let fewer = fewer_targets(&analysis.after().topology, cpu, &cpus);
+    let all = onto(cpus);
+    let value = |gain: &Gain| gain.forecast().unwrap_or(0.0);
+    // each poll sends an interrupt to each target that gets a packet of it
+    let best = fewer
+        .into_iter()
+        .map(onto)
+        .fold(all, |best, next| if value(&next.0) >= value(&best.0) + CLEAR { next } else { best });
+    match best {
+        (gain, _) if value(&gain) <= -CLEAR => remedy(gain, Vec::new()),
+        (gain, changes) => remedy(gain, changes),
+    }
 }
 
 /// CPUs that share the last-level cache, are not reserved, and are idle at least half of the time.
@@ -256,7 +270,7 @@ fn udp_on_one_queue(judged: &Judged<'_>, netdev: &Netdev, flow_type: FlowType) -
     let mut remedies: Vec<Remedy> =
         by_ports_too(judged, netdev, flow_type, silo, &taken, pieces).into_iter().collect();
     if remedies.iter().all(|remedy| remedy.changes.is_empty()) {
-        remedies.push(rps(analysis, netdev, taken.queue, "the kernel hashes ports"));
+        remedies.push(rps(judged, netdev, taken.queue, "the kernel hashes ports"));
     }
     Some(Finding {
         id: FindingId::UdpOneQueue,

@@ -2,7 +2,6 @@
 
 use std::collections::BTreeSet;
 
-use netsilo_model::derive::analysis::Analysis;
 use netsilo_model::rss::model::flows_on;
 use netsilo_model::snapshot::ethtool::{Ethtool, HashFields};
 use netsilo_model::snapshot::flow::{Ends, Flow, Outer};
@@ -24,12 +23,13 @@ const CHANCE: f64 = 1e-6;
 
 pub(super) fn find(judged: &Judged<'_>) -> Vec<Finding> {
     let analysis = judged.analysis;
-    analysis.after().netdevs.iter().filter_map(|netdev| ignored(analysis, netdev)).collect()
+    analysis.after().netdevs.iter().filter_map(|netdev| ignored(judged, netdev)).collect()
 }
 
 /// Nearly all packets of many flows arrive on one queue, though the table has others, and no rule
 /// steers flows.
-fn ignored(analysis: &Analysis<'_>, netdev: &Netdev) -> Option<Finding> {
+fn ignored(judged: &Judged<'_>, netdev: &Netdev) -> Option<Finding> {
+    let analysis = judged.analysis;
     let ethtool = netdev.ethtool.as_ref()?;
     let table = &ethtool.rss.value()?.indirection;
     let steered = ethtool.ntuple_rules.value().is_some_and(|rules| *rules > 0);
@@ -76,7 +76,7 @@ fn ignored(analysis: &Analysis<'_>, netdev: &Netdev) -> Option<Finding> {
             ),
         ],
         remedies: vec![
-            rps(analysis, netdev, queue, why),
+            rps(judged, netdev, queue, why),
             Remedy::new(
                 "update driver and firmware (igb with an i211 ignores its table before 5.10.35)",
                 Gain::Unknown("the cause is in the device or its driver".into()),

@@ -258,7 +258,7 @@ fn rps_is_set_from_the_present_value_of_that_queue() {
     let observation = scene.observation();
     let netdev = &observation.after.netdevs[0];
     for (queue, present) in [(0, "2"), (1, "")] {
-        let remedy = with_judged(&observation, |it| rss::rps(it.analysis, netdev, queue, "why"));
+        let remedy = with_judged(&observation, |it| rss::rps(it, netdev, queue, "why"));
         assert_eq!(remedy.changes[0].old, Value::Cpus(set(present)), "rx-{queue}");
     }
 }
@@ -269,9 +269,8 @@ fn rps_takes_cpus_that_are_at_least_half_idle() {
     scene.busy =
         [("1", 0.48), ("2-3", 0.52)].map(|(cpus, usr)| CpuLoad { cpus: set(cpus), usr }).into();
     let observation = scene.observation();
-    let costs = Costs::default();
-    let analysis = Analysis::new(&observation, &costs);
-    let remedy = rss::rps(&analysis, &observation.after.netdevs[0], 0, "");
+    let netdev = &observation.after.netdevs[0];
+    let remedy = with_judged(&observation, |it| rss::rps(it, netdev, 0, ""));
     assert_eq!(remedy.changes[0].new, Value::Cpus(set("1")));
 }
 

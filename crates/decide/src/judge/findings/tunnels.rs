@@ -103,13 +103,13 @@ fn remedy(
     match kind {
         Outer::Vxlan | Outer::Geneve => by_source_port(judged, netdev, kind, flows, taken),
         Outer::Gre | Outer::IpIp | Outer::SixInIp => rps(
-            judged.analysis,
+            judged,
             netdev,
             taken.queue,
             "the kernel hashes the inner flow (a NIC that hashes inner headers would be better)",
         ),
         Outer::Pppoe | Outer::Dsa => rps(
-            judged.analysis,
+            judged,
             netdev,
             taken.queue,
             "the kernel hashes the headers behind the one that the NIC does not parse",
@@ -170,7 +170,7 @@ fn by_source_port(
             interrupts_traffic: false,
         },
         _ => rps(
-            judged.analysis,
+            judged,
             netdev,
             taken.queue,
             "the kernel hashes ports, and the source port is derived from the inner flow",

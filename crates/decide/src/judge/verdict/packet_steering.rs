@@ -6,7 +6,7 @@ use netsilo_model::change::Change;
 use netsilo_model::derive::flow_steering::{arfs_is_on, has_arfs};
 use netsilo_model::derive::receive_work::{Bounds, movable_share};
 use netsilo_model::machine::cpuset::{CpuId, CpuSet};
-use netsilo_model::machine::topology::Distance;
+use netsilo_model::machine::topology::{Distance, Topology};
 use netsilo_model::machine::words::decimal;
 use netsilo_predict::limit::FULL;
 use netsilo_predict::live::claim::{CLEAR, Claim};
@@ -49,6 +49,36 @@ pub(super) fn targets(look: &NetdevLook<'_>) -> CpuSet {
         polls.iter().any(|poller| topology.distance(poller, cpu) <= Distance::Node)
     });
     narrower(&near, &|cpu| !topology.core_of(cpu).intersects(&polls))
+}
+
+/// The targets whose forecast is best: all of them, unless steering to fewer helps and that does not
+/// (each poll sends an interrupt to each CPU that gets a packet of it).
+pub(super) fn best_targets(look: &NetdevLook<'_>) -> CpuSet {
+    let all = targets(look);
+    let effect = |cpus: &CpuSet| {
+        let goal = Goal { rps: Some(cpus.clone()), ..Goal::default() };
+        Effect::of(look, &planned(look, goal)).ok()
+    };
+    let needs_fewer = |effect: Effect<'_>| effect.is_near() && effect.claim != Claim::Help;
+    let shares = look.received.poll_share();
+    let Some((poller, _)) = shares.iter().max_by(|a, b| a.1.total_cmp(b.1)) else { return all };
+    if look.received.pollers().is_empty() || !effect(&all).is_some_and(needs_fewer) {
+        return all;
+    }
+    let topology = &look.analysis.after().topology;
+    let fewer = fewer_targets(topology, *poller, &all).into_iter();
+    let fewer = fewer.filter_map(|cpus| Some((effect(&cpus)?, cpus)));
+    let helping = fewer.filter(|(effect, _)| effect.claim == Claim::Help);
+    let best = helping.max_by(|(a, _), (b, _)| a.gain.value.total_cmp(&b.gain.value));
+    best.map_or(all, |(_, cpus)| cpus)
+}
+
+/// Smaller sets of RPS targets: those nearest to the CPU that polls.
+pub(crate) fn fewer_targets(topology: &Topology, poller: CpuId, all: &CpuSet) -> Vec<CpuSet> {
+    let mut nearest: Vec<CpuId> = all.iter().collect();
+    nearest.sort_by_key(|cpu| (topology.distance(poller, *cpu), *cpu));
+    let sizes = [8, 4, 2].into_iter().filter(|size| *size < nearest.len());
+    sizes.map(|size| nearest[..size].iter().copied().collect()).collect()
 }
 
 /// What `netsilo plan` writes for a goal of this netdev.

@@ -87,7 +87,7 @@ fn without_work(look: &Look<'_>, netdev: &Netdev, remedy: RemedyName) -> Option<
 
 fn of_netdev(look: &NetdevLook<'_>, spread: &Plan) -> Vec<RemedyVerdict> {
     let on = packet_steering::rps_is_on(look);
-    let targets = if on { CpuSet::new() } else { packet_steering::targets(look) };
+    let targets = if on { CpuSet::new() } else { packet_steering::best_targets(look) };
     let rps = if on {
         packet_steering::rps_in_effect(look)
     } else {
