@@ -43,7 +43,7 @@ fn flood(lab: &Lab) -> (PeerJob, Job) {
     let dest = Lab::guest_address(0);
     let flows =
         format!("--dest {dest} --port 7000 --ports 16 --flows 16 --bytes 400000000 --size 64");
-    (lab.peer(0).unwrap().exact(&format!("send --udp {flows} --rate 10000")).unwrap(), reader)
+    (lab.peer(0).unwrap().exact(&format!("send --udp {flows} --rate 4000")).unwrap(), reader)
 }
 
 /// Sends bursts of datagrams of one flow.
