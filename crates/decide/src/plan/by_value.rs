@@ -135,9 +135,10 @@ pub(super) fn rps(snapshot: &Snapshot, netdevs: &[&Netdev], goal: &Goal) -> Plan
                 None => part.refuse(
                     &label,
                     RefusalCause::NoSuchKnob,
-                    match snapshot.was_not_recorded(STEERING_MASKS) {
-                        true => "its rps_cpus was not recorded".into(),
-                        false => "it has no rps_cpus: this kernel has no RPS".into(),
+                    if snapshot.was_not_recorded(STEERING_MASKS) {
+                        "its rps_cpus was not recorded".into()
+                    } else {
+                        "it has no rps_cpus: this kernel has no RPS".into()
                     },
                 ),
                 Some(old) => {

@@ -93,9 +93,10 @@ fn refused(lines: &[(usize, &str)]) -> Option<String> {
             || starts.iter().any(|start| line.starts_with(start))
     };
     let line = lines.iter().map(|(_, line)| *line).find(is_refusal)?.trim();
-    Some(match line.ends_with("not supported") || line == "no stats available" {
-        true => "EOPNOTSUPP: the driver does not offer it".to_owned(),
-        false => format!("ethtool: {line}"),
+    Some(if line.ends_with("not supported") || line == "no stats available" {
+        "EOPNOTSUPP: the driver does not offer it".to_owned()
+    } else {
+        format!("ethtool: {line}")
     })
 }
 
