@@ -1,5 +1,5 @@
-//! Bundles from untrusted sources: opening one writes nothing, and every bundle that opens gives a
-//! plan.
+//! Bundles and reports of other collectors from untrusted sources: opening one writes nothing, and
+//! every one that opens gives a plan.
 
 #![no_main]
 
@@ -63,24 +63,30 @@ fuzz_target!(init: netsilo_fuzz::write_seeds_if_requested(seeds), |json: &[u8]| 
         }
     }
     tar.extend([0; 1024]);
-    std::fs::write(&bundle, zstd::encode_all(&tar[..], 1).expect("memory"))
-        .expect("a temporary folder");
-    let opened = netsilo_sys::bundle::open(&bundle);
-    std::fs::remove_file(&bundle).expect("it was just written");
+    // the same entries as a bundle, and uncompressed as a sosreport
+    let archives = [zstd::encode_all(&tar[..], 1).expect("memory"), tar];
+    let opened = archives.map(|archive| {
+        std::fs::write(&bundle, archive).expect("a temporary folder");
+        let opened = netsilo_sys::bundle::open(&bundle);
+        std::fs::remove_file(&bundle).expect("it was just written");
+        opened
+    });
     for entry in &entries {
         if let Some(name) = Path::new(&entry.path).file_name() {
             assert!(std::env::temp_dir().join(name).symlink_metadata().is_err(),
                 "{:?} escaped", entry.path);
         }
     }
-    match opened {
-        Ok(observation) => {
-            let goal = Goal::default();
-            let analysis = Analysis::new(&observation, &goal.costs);
-            let _ = Report::of(&analysis);
-            let _ = plan(&analysis, &goal);
+    for opened in opened {
+        match opened {
+            Ok(observation) => {
+                let goal = Goal::default();
+                let analysis = Analysis::new(&observation, &goal.costs);
+                let _ = Report::of(&analysis);
+                let _ = plan(&analysis, &goal);
+            }
+            Err(error) => assert!(!error.to_string().is_empty()),
         }
-        Err(error) => assert!(!error.to_string().is_empty()),
     }
 });
 
@@ -163,7 +169,10 @@ fn seeds() -> Vec<String> {
     let json = |entries: &[Entry]| serde_json::to_string(entries).expect("plain values");
     let mut seeds: Vec<String> =
         hostile.iter().map(|entry| json(std::slice::from_ref(entry))).collect();
-    seeds.extend([json(&whole), json(&hostile[2..])]);
+    let mut report = Vec::new();
+    let sos = PathBuf::from(concat!(env!("CARGO_MANIFEST_DIR"), "/../fixtures/sosreport"));
+    add(&mut report, &sos, "sosreport-x");
+    seeds.extend([json(&whole), json(&hostile[2..]), json(&report)]);
     seeds
 }
 

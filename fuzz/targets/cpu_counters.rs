@@ -57,15 +57,15 @@ fn stat_comes_back(read: BTreeMap<CpuId, CpuStat>) {
 fn softnet_comes_back(read: BTreeMap<CpuId, Softnet>) {
     let mut text = String::new();
     for (cpu, s) in &read {
-        let (Some(backlog), Some(input), Some(process)) =
-            (s.backlog_len, s.input_qlen, s.process_qlen)
+        let (Some(processed), Some(backlog), Some(input), Some(process)) =
+            (s.processed, s.backlog_len, s.input_qlen, s.process_qlen)
         else {
             return;
         };
         let _ = write!(
             text,
-            "{:08x} {:08x} {:08x} 0 0 0 0 0 0 ",
-            s.processed, s.dropped, s.time_squeeze
+            "{processed:08x} {:08x} {:08x} 0 0 0 0 0 0 ",
+            s.dropped, s.time_squeeze
         );
         let _ = writeln!(
             text,

@@ -28,7 +28,11 @@ const CRATES: [(&str, &str); 10] = [
 /// The folders of each crate, and files outside folders, in order. Those between commas are on the
 /// same level and must not refer to each other.
 const FOLDERS: [(&str, &str); 4] = [
-    ("model", "machine < snapshot < parse < drivers < change < rss < cost < derive < synthetic"),
+    (
+        "model",
+        "machine < snapshot < parse < collection < drivers < change < rss < cost < derive \
+         < synthetic",
+    ),
     ("decide", "place < plan < judge < control < report"),
     (
         "sys",

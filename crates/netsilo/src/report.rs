@@ -100,7 +100,15 @@ fn capture_to(path: &Path, args: &Args) -> Result<()> {
 }
 
 fn page(path: &Path, with_addresses: bool, is_elsewhere: bool) -> Result<String> {
-    let bundle = Bundle::open(path).context("cannot use the bundle")?;
+    let bundle = Bundle::open(&[path]).context("cannot use the bundle")?;
+    if bundle.is_of_reports() {
+        let why = format!(
+            "{}: report puts a bundle into its page, and this is no bundle; show, check, explain \
+             and plan read it",
+            path.display()
+        );
+        return Err(ExitError(Exit::Refused, why).into());
+    }
     refuse_addresses(path, &bundle, with_addresses)?;
     let (holds, version) = (bundle.manifest().holds.clone(), bundle.manifest().netsilo.clone());
     let observation = bundle.whole().context("cannot use the bundle")?;

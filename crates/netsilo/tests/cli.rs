@@ -17,6 +17,8 @@ mod mistakes;
 mod output;
 #[path = "cli/predict.rs"]
 mod predict;
+#[path = "cli/reports.rs"]
+mod reports;
 
 use std::process::{Command, Output, Stdio};
 
@@ -290,8 +292,9 @@ fn an_unknown_netdev_is_named() {
 fn the_error_about_an_invalid_bundle_names_each_cause_once() {
     insta::assert_snapshot!(
         refusal(&["show", "--from", "Cargo.toml"]),
-        @"1 netsilo: cannot use the bundle: not a netsilo bundle: cannot unpack it: \
-         Unknown frame descriptor"
+        @"1 netsilo: cannot use the bundle: Cargo.toml: neither a netsilo bundle nor a sosreport \
+         (tar.xz, tar.gz, tar.bz2, tar), nor a folder with a sosreport's files or outputs of \
+         commands"
     );
     insta::assert_snapshot!(
         refusal(&["plan", "--from", "nowhere.tar.zst"]),

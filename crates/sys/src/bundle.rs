@@ -8,13 +8,19 @@
 //! A bundle of several windows has more for each further window N (from 2 on). `N/` has the files
 //! that differ from the sample before, `gone-N.json` has the paths that this sample lacks, and
 //! `attribution-N.json` has the counts.
+//!
+//! A report of another collector (a sosreport, a folder of command outputs) is read as a bundle of
+//! one window, which begins at boot, or as two reports the start and the end of one.
 
 mod delta;
+mod interval;
 pub mod redact;
+mod report;
 pub mod unpack;
+mod unpack_report;
 
-use std::fs;
-use std::io::{self, Write};
+use std::fs::{self, File};
+use std::io::{self, Read as _, Seek as _, Write};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -25,8 +31,11 @@ use netsilo_model::snapshot::observation::Observation;
 use rustix::io::Errno;
 use serde::{Deserialize, Serialize};
 
+pub use crate::bundle::interval::IntervalError;
 use crate::bundle::redact::Redaction;
+use crate::bundle::report::Sample;
 use crate::bundle::unpack::{UnpackError, unpack};
+use crate::bundle::unpack_report::{archive, folder};
 use crate::files::error::ReadError;
 use crate::files::memory_tree::MemoryTree;
 use crate::files::output;
@@ -34,6 +43,7 @@ use crate::files::private_dir::PrivateDir;
 use crate::files::recorder::Recorder;
 use crate::files::regular;
 use crate::files::root::Root;
+use crate::read::netdev::NET;
 use crate::read::snapshot::snapshot;
 
 /// The schema version that this netsilo writes for bundles of several windows. It is also the
@@ -81,6 +91,27 @@ pub enum BundleError {
         /// The netsilo version that wrote it.
         written_by: String,
     },
+    /// It is neither a bundle nor a report.
+    #[error(
+        "{}: neither a netsilo bundle nor a sosreport (tar.xz, tar.gz, tar.bz2, tar), nor a \
+         folder with a sosreport's files or outputs of commands",
+        .0.display()
+    )]
+    Unknown(PathBuf),
+    /// A report that cannot be used.
+    #[error("{}: {source}", path.display())]
+    Report {
+        /// The file or folder.
+        path: PathBuf,
+        /// The error.
+        source: UnpackError,
+    },
+    /// Two reports are not of one interval.
+    #[error(transparent)]
+    Interval(#[from] IntervalError),
+    /// More paths than one bundle or two reports.
+    #[error("--from takes one bundle, one report, or two reports of one host")]
+    Several,
     /// The capture ended before its first window.
     #[error("nothing to save: no window has ended yet")]
     Empty,
@@ -251,13 +282,13 @@ impl Capture {
         let dir = private_dir("netsilo-capture")?;
         let path = dir.path().join("host.tar.zst");
         self.write(&path, kernel, addresses)?;
-        Bundle::open(path)
+        Bundle::open(&[path])
     }
 }
 
 /// Opens a bundle and reads it as the machine itself would be read. All its windows become one.
 pub fn open(path: impl AsRef<Path>) -> Result<Observation, BundleError> {
-    Bundle::open(path)?.whole()
+    Bundle::open(&[path])?.whole()
 }
 
 /// An open bundle. Its windows are read in order.
@@ -273,13 +304,26 @@ pub struct Bundle {
     next: usize,
     /// The sample at its start.
     before: Snapshot,
+    /// The only window of reports of another collector.
+    of_reports: Option<Box<Observation>>,
 }
 
 impl Bundle {
-    /// Unpacks a bundle into memory and reads its first sample.
-    pub fn open(path: impl AsRef<Path>) -> Result<Self, BundleError> {
+    /// Unpacks a bundle into memory and reads its first sample; or reads one or two reports of
+    /// another collector.
+    pub fn open(paths: &[impl AsRef<Path>]) -> Result<Self, BundleError> {
+        let [path, others @ ..] = paths else { return Err(BundleError::Several) };
         let path = path.as_ref();
-        let file = regular::open(path).map_err(|source| file_error(path, source))?;
+        let file = if path.is_dir() { None } else { Some(opened(path)?) };
+        match file.map(|mut file| Ok((is_zstd(&mut file)?, file))).transpose() {
+            Err(source) => Err(file_error(path, source)),
+            Ok(Some((true, file))) if others.is_empty() => Self::of_archive(file),
+            Ok(Some((true, _))) => Err(BundleError::Several),
+            Ok(_) => Self::of_reports(paths),
+        }
+    }
+
+    fn of_archive(file: File) -> Result<Self, BundleError> {
         let mut parts = unpack(file)?;
         let manifest: Manifest = load(&parts, "manifest.json")?;
         if manifest.schema > SCHEMA {
@@ -288,7 +332,45 @@ impl Bundle {
         }
         let before = snapshot(&Root::in_memory(Arc::new(take(&mut parts, "0")?))?)?;
         let tree = Arc::new(take(&mut parts, "1")?);
-        Ok(Self { parts, tree, manifest, next: 1, before })
+        Ok(Self { parts, tree, manifest, next: 1, before, of_reports: None })
+    }
+
+    fn of_reports(paths: &[impl AsRef<Path>]) -> Result<Self, BundleError> {
+        let observation = match paths {
+            [one] => interval::since_boot(of_report(one.as_ref())?.0),
+            [first, second] => {
+                let (before, btime) = of_report(first.as_ref())?;
+                let (after, later_btime) = of_report(second.as_ref())?;
+                interval::between(before, after, [btime, later_btime])?
+            }
+            _ => return Err(BundleError::Several),
+        };
+        let manifest = Manifest {
+            schema: 1,
+            netsilo: env!("CARGO_PKG_VERSION").to_owned(),
+            kernel: observation.after.machine.release.clone(),
+            with_addresses: true,
+            holds: vec!["reports of another collector, with their real names".to_owned()],
+            windows: 1,
+        };
+        Ok(Self {
+            parts: MemoryTree::default(),
+            tree: Arc::default(),
+            manifest,
+            next: 1,
+            before: Snapshot::default(),
+            of_reports: Some(Box::new(observation)),
+        })
+    }
+
+    /// Whether these are reports of another collector.
+    pub fn is_of_reports(&self) -> bool {
+        self.of_reports.is_some()
+    }
+
+    /// What a reader of such reports must know.
+    pub fn caveat(&self) -> Option<String> {
+        self.of_reports.as_deref().and_then(interval::caveat)
     }
 
     /// Its description.
@@ -306,6 +388,10 @@ impl Bundle {
         if self.next > self.windows() {
             return Ok(None);
         }
+        if let Some(observation) = &self.of_reports {
+            self.next += 1;
+            return Ok(Some(Observation::clone(observation)));
+        }
         let attribution = self.counts()?;
         let after = self.sample()?;
         let before = std::mem::take(&mut self.before);
@@ -319,6 +405,9 @@ impl Bundle {
 
     /// All windows that were not read yet, as one.
     pub fn whole(mut self) -> Result<Observation, BundleError> {
+        if let Some(observation) = self.of_reports {
+            return Ok(*observation);
+        }
         let mut attribution = self.counts()?;
         while self.next < self.windows() {
             self.advance()?;
@@ -354,6 +443,44 @@ impl Bundle {
         }
         Ok(())
     }
+}
+
+fn opened(path: &Path) -> Result<File, BundleError> {
+    regular::open(path).map_err(|source| file_error(path, source))
+}
+
+/// Whether a file begins as a bundle does.
+fn is_zstd(file: &mut File) -> io::Result<bool> {
+    let mut start = [0; 4];
+    let read = file.read(&mut start)?;
+    file.rewind()?;
+    Ok(start[..read] == [0x28, 0xb5, 0x2f, 0xfd])
+}
+
+/// Reads a report of another collector. Also returns when the machine booted, in seconds since
+/// 1970, if `/proc/stat` is there.
+fn of_report(path: &Path) -> Result<(Snapshot, Option<u64>), BundleError> {
+    let refused = |source| BundleError::Report { path: path.to_owned(), source };
+    let files = if path.is_dir() {
+        folder(path).map(Some).map_err(refused)?
+    } else {
+        archive(opened(path)?).map_err(refused)?
+    };
+    let is_empty = |tree: &MemoryTree| tree.folder("").is_ok_and(|names| names.is_empty());
+    let files = files.filter(|files| !is_empty(&files.tree));
+    let Sample { tree, mut gaps } =
+        report::sample(files.ok_or_else(|| BundleError::Unknown(path.to_owned()))?)?;
+    let btime = tree.file("proc/stat").ok().and_then(|stat| {
+        let text = String::from_utf8_lossy(stat);
+        text.lines().find_map(|line| line.strip_prefix("btime ")?.trim().parse().ok())
+    });
+    let mut snapshot = snapshot(&Root::in_memory(Arc::new(tree))?)?;
+    // what is missing is named with the command that adds it
+    gaps.extend(
+        snapshot.gaps.into_iter().filter(|gap| !gap.why.starts_with("ENOENT") && gap.what != NET),
+    );
+    snapshot.gaps = gaps;
+    Ok((snapshot, btime))
 }
 
 fn private_dir(prefix: &str) -> Result<PrivateDir, BundleError> {

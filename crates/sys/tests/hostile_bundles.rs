@@ -14,11 +14,15 @@ use std::io::{self, Read as _, Write};
 use std::path::Path;
 
 use big_host::BigHost;
+use flate2::Compression;
+use flate2::write::GzEncoder;
 use netsilo_model::snapshot::attribution::Attribution;
 use netsilo_sys::bundle::{self, Addresses, Capture};
 use netsilo_sys::daemon::self_cost::peak_bytes;
 use netsilo_sys::files::root::Root;
 use tar::EntryType;
+
+type GzArchive = tar::Builder<GzEncoder<File>>;
 
 type Archive = tar::Builder<zstd::Encoder<'static, File>>;
 
@@ -98,6 +102,7 @@ fn a_hostile_bundle_is_refused_within_64_mib() {
         Ok(())
     });
     assert!(error.contains("exists"), "{error}");
+    hostile_reports_are_refused();
     // a frame with a window of 2^27 bytes, and one block: a byte, repeated
     let dir = tempfile::tempdir().unwrap();
     let window = dir.path().join("window");
@@ -105,6 +110,35 @@ fn a_hostile_bundle_is_refused_within_64_mib() {
     std::fs::write(&window, frame).unwrap();
     let error = refused_file("a window of 128 MiB", &window);
     assert!(error.contains("cannot unpack") && error.contains("memory"), "{error}");
+}
+
+/// The same of a sosreport, as tar.gz.
+fn hostile_reports_are_refused() {
+    let refused = |what: &str, fill: &dyn Fn(&mut GzArchive) -> io::Result<()>| {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("sosreport.tar.gz");
+        let file = File::create(&path).unwrap();
+        let mut archive = GzArchive::new(GzEncoder::new(file, Compression::best()));
+        fill(&mut archive).unwrap();
+        archive.into_inner().unwrap().finish().unwrap();
+        refused_file(what, &path)
+    };
+    let many = |archive: &mut GzArchive, name: &str, kind, size, times| {
+        (0..times).try_for_each(|n| {
+            let name = name.replace('N', &n.to_string());
+            archive.append(&header(&name, kind, size), io::repeat(b'a').take(size))
+        })
+    };
+    let file = EntryType::Regular;
+    let large = |archive: &mut GzArchive| many(archive, "x/proc/stat", file, 40 << 20, 1);
+    assert!(refused("a file of 40 MiB", &large).contains("at most 48 MiB"));
+    let files =
+        |archive: &mut GzArchive| many(archive, "x/proc/irq/N/smp_affinity", file, 0, 100_000);
+    assert!(refused("many files of a sosreport", &files).contains("at most 48 MiB"));
+    let header = |archive: &mut GzArchive| many(archive, "x", EntryType::XHeader, 60 << 20, 1);
+    assert!(refused("an extension header of 60 MiB", &header).contains("too long"));
+    let passed_over = |archive: &mut GzArchive| many(archive, "x/etc/N", file, 30 << 20, 8);
+    assert!(refused("240 MiB of other files", &passed_over).contains("neither"));
 }
 
 /// On a disk with slow deletes (`discard`) the many files of the capture take minutes. With

@@ -32,7 +32,7 @@ fn told(snapshot: &Snapshot) -> String {
     let softnet = snapshot
         .cpus
         .iter()
-        .filter_map(|(cpu, c)| Some((cpu, c.softnet?.processed, c.softnet?.input_qlen)));
+        .filter_map(|(cpu, c)| Some((cpu, c.softnet?.processed?, c.softnet?.input_qlen)));
     line(format!(
         "softnet {:?}",
         softnet

@@ -97,7 +97,7 @@ fn a_bundle_of_several_windows_gives_each_and_all_as_one() {
     // the last sample has no counts, because a signal arrived
     let manifest = capture.write(&path, "6.1", Addresses::Keep).unwrap();
     assert_eq!((manifest.schema, manifest.windows), (2, 3));
-    let mut bundle = Bundle::open(&path).unwrap();
+    let mut bundle = Bundle::open(&[&path]).unwrap();
     for n in 0..3 {
         let window = bundle.next_window().unwrap().unwrap();
         assert_eq!((&window.before, &window.after), (&samples[n], &samples[n + 1]));

@@ -7,7 +7,7 @@ use netsilo_model::change::knobs;
 use netsilo_model::drivers::software::{SoftwareNetdev, SoftwareReceive};
 use netsilo_model::machine::cpuset::{CpuId, CpuSet};
 use netsilo_model::machine::ids::Irq;
-use netsilo_model::snapshot::host::Snapshot;
+use netsilo_model::snapshot::host::{STEERING_MASKS, Snapshot};
 use netsilo_model::snapshot::netdev::{Netdev, NetdevIdentity, TxQueue};
 
 use crate::plan::contents::{Plan, Refusal, RefusalCause};
@@ -135,7 +135,11 @@ pub(super) fn rps(snapshot: &Snapshot, netdevs: &[&Netdev], goal: &Goal) -> Plan
                 None => part.refuse(
                     &label,
                     RefusalCause::NoSuchKnob,
-                    "it has no rps_cpus: this kernel has no RPS".into(),
+                    if snapshot.was_not_recorded(STEERING_MASKS) {
+                        "its rps_cpus was not recorded".into()
+                    } else {
+                        "it has no rps_cpus: this kernel has no RPS".into()
+                    },
                 ),
                 Some(old) => {
                     let (netdev, queue) = (NetdevIdentity::from_netdev(netdev), queue.index);

@@ -218,7 +218,7 @@ fn shares(old: &CpuStat, new: &CpuStat) -> Option<Shares> {
 fn softnet(old: &Softnet, new: &Softnet, elapsed: Duration) -> SoftnetRates {
     let rate = |old: u32, new: u32| per_s(growth(old.into(), new.into(), elapsed)?, elapsed);
     SoftnetRates {
-        processed_per_s: rate(old.processed, new.processed),
+        processed_per_s: old.processed.zip(new.processed).and_then(|(old, new)| rate(old, new)),
         dropped_per_s: rate(old.dropped, new.dropped),
         time_squeeze_per_s: rate(old.time_squeeze, new.time_squeeze),
         received_rps_per_s: rate(old.received_rps, new.received_rps),
@@ -365,7 +365,8 @@ mod tests {
     #[test]
     fn a_softnet_counter_that_wraps_at_2_to_the_32_keeps_its_rate() {
         let (mut before, mut after) = (at(0, &[0]), at(2, &[0]));
-        let softnet = |processed| Some(Softnet { processed, ..Softnet::default() });
+        let softnet =
+            |processed| Some(Softnet { processed: Some(processed), ..Softnet::default() });
         before.cpus.get_mut(&CpuId(0)).unwrap().softnet = softnet(u32::MAX - 99);
         after.cpus.get_mut(&CpuId(0)).unwrap().softnet = softnet(100);
         let rates = rates(&before, &after);

@@ -13,7 +13,7 @@ pub struct ParseError {
 }
 
 impl ParseError {
-    pub(super) fn new(line: usize, column: usize, what: impl Into<String>) -> Self {
+    pub(crate) fn new(line: usize, column: usize, what: impl Into<String>) -> Self {
         Self { line, column, what: what.into() }
     }
 }

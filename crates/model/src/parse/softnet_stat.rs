@@ -36,7 +36,7 @@ pub fn softnet_stat(text: &str, online: &CpuSet) -> Result<BTreeMap<CpuId, Softn
             })?,
         };
         let softnet = Softnet {
-            processed: wanted(1, "processed")?,
+            processed: Some(wanted(1, "processed")?),
             dropped: wanted(2, "dropped")?,
             time_squeeze: wanted(3, "time_squeeze")?,
             received_rps: column(10).unwrap_or(0),
@@ -103,7 +103,7 @@ mod tests {
         let text =
             line(&[1, 0, 0, 0, 0, 0, 0, 0, 0, 4, 0]) + &line(&[2, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0]);
         let read = softnet_stat(&text, &CpuSet::parse_list("0,2").unwrap()).unwrap();
-        assert_eq!((read[&CpuId(0)].received_rps, read[&CpuId(2)].processed), (4, 2));
+        assert_eq!((read[&CpuId(0)].received_rps, read[&CpuId(2)].processed), (4, Some(2)));
         assert_eq!(read[&CpuId(0)].backlog_len, None);
         let few = softnet_stat(&text, &CpuSet::parse_list("0-2").unwrap()).unwrap_err().to_string();
         assert_eq!(few, "line 3 column 1: no line for online cpu 2");

@@ -191,6 +191,19 @@ impl Snapshot {
     }
 }
 
+/// [`Gap::what`] where a report of another collector has no RPS and XPS masks.
+pub const STEERING_MASKS: &str = "RPS and XPS masks";
+/// [`Gap::what`] where it has no settings of NAPIs.
+pub const NAPI_SETTINGS: &str = "threaded NAPI and its deferral";
+
+impl Snapshot {
+    /// Whether another collector did not record this, so that absent does not mean that the kernel
+    /// lacks it.
+    pub fn was_not_recorded(&self, what: &str) -> bool {
+        self.gaps.iter().any(|gap| gap.what == what && gap.why.starts_with("not recorded"))
+    }
+}
+
 impl HostIdentity {
     /// Whether a network namespace is that of the netdevs. Also true if either is not known.
     pub fn is_own_netns(&self, netns: u32) -> bool {
@@ -299,8 +312,9 @@ pub struct CpuStat {
 /// One CPU's line of `/proc/net/softnet_stat` (`net/core/net-procfs.c:softnet_seq_show`).
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Softnet {
-    /// Packets taken by a NAPI poll or from the backlog.
-    pub processed: u32,
+    /// Packets taken by a NAPI poll or from the backlog; `None` if it is not known how often the
+    /// counter wrapped around.
+    pub processed: Option<u32>,
     /// Packets dropped because the backlog was full.
     pub dropped: u32,
     /// How often `net_rx_action` stopped with work left (budget or time exhausted). This is not a

@@ -242,7 +242,7 @@ impl Scene {
                 stat,
                 softirqs: [("NET_RX", runs), ("NET_TX", 0)].into(),
                 softnet: Some(Softnet {
-                    processed: runs as u32,
+                    processed: Some(runs as u32),
                     received_rps: handed as u32,
                     ..Softnet::default()
                 }),

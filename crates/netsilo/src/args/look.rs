@@ -10,11 +10,12 @@ use indicatif::{ProgressBar, ProgressStyle};
 use netsilo_model::change::shell_word;
 use netsilo_model::snapshot::observation::Observation;
 use netsilo_sys::bpf::tracer::Options;
-use netsilo_sys::bundle::{self, Bundle};
+use netsilo_sys::bundle::Bundle;
 use netsilo_sys::files::root::Root;
 use netsilo_sys::observe::{CountingMode, Observer};
 
 use crate::args::netns;
+use crate::tell::out;
 
 /// Default observation time.
 pub const INTERVAL: Duration = Duration::from_secs(1);
@@ -25,23 +26,32 @@ pub(crate) const CHECK_INTERVAL: Duration = Duration::from_secs(5);
 /// Maximum time between two checks of a stop flag.
 pub const STOP_CHECK_INTERVAL: Duration = Duration::from_millis(20);
 
-/// This machine, or a bundle from another one.
+/// This machine, or a bundle or reports from another one.
 #[derive(Debug, Clone, clap::Args)]
 pub(crate) struct BundleArg {
-    /// Read this bundle (from `netsilo capture`) instead of this machine
+    /// Read this instead of this machine: a bundle (from `netsilo capture`), a sosreport, or a
+    /// folder of command outputs; given twice, the time between two reports of one host
     #[arg(long, value_name = "BUNDLE")]
-    from: Option<PathBuf>,
+    from: Vec<PathBuf>,
 }
 
 impl BundleArg {
     /// Returns the bundle's observation, or `None` for this machine.
     pub(crate) fn bundle(&self) -> Result<Option<Observation>> {
-        self.from
-            .as_ref()
-            .map(|path| bundle::open(path).context("cannot use the bundle"))
-            .transpose()
+        let bundle = self.open()?;
+        bundle.map(|bundle| bundle.whole().context(CANNOT_USE)).transpose()
+    }
+
+    fn open(&self) -> Result<Option<Bundle>> {
+        let given = (!self.from.is_empty()).then_some(&self.from);
+        let bundle = given.map(|paths| Bundle::open(paths).context(CANNOT_USE)).transpose()?;
+        let caveat = bundle.as_ref().and_then(Bundle::caveat);
+        caveat.into_iter().for_each(|caveat| out::note(&caveat));
+        Ok(bundle)
     }
 }
+
+const CANNOT_USE: &str = "cannot use the bundle";
 
 /// How this machine is observed.
 #[derive(Debug, Clone, clap::Args)]
@@ -132,31 +142,29 @@ impl ObserveArgs {
     /// Whether any of these options is given.
     pub(crate) fn is_given(&self) -> bool {
         let Self { from, live: LiveArgs { interval, window, no_bpf } } = self;
-        from.from.is_some() || interval.is_some() || window.is_some() || *no_bpf
+        !from.from.is_empty() || interval.is_some() || window.is_some() || *no_bpf
     }
 
     /// These options as they are written.
     pub(crate) fn given(&self) -> String {
         let Self { from, live: LiveArgs { interval, window, no_bpf } } = self;
-        let from = from.from.as_ref().map(|path| shell_word(&path.to_string_lossy()));
+        let from = from.from.iter().map(|path| ("from", Some(shell_word(&path.to_string_lossy()))));
         let time = |time: &Option<Duration>| {
             time.map(|time| humantime::format_duration(time).to_string().replace(' ', ""))
         };
-        let all = [("from", from), ("interval", time(interval)), ("window", time(window))];
-        let given =
-            all.into_iter().filter_map(|(name, value)| Some(format!(" --{name} {}", value?)));
+        let all = from.chain([("interval", time(interval)), ("window", time(window))]);
+        let given = all.filter_map(|(name, value)| Some(format!(" --{name} {}", value?)));
         given.collect::<String>() + if *no_bpf { " --no-bpf" } else { "" } + &netns::given()
     }
 
     /// Whether a bundle is observed.
     pub(crate) fn is_bundle(&self) -> bool {
-        self.from.from.is_some()
+        !self.from.from.is_empty()
     }
 
     /// Opens the bundle, or returns `None` for this machine.
     pub(crate) fn open_bundle(&self) -> Result<Option<Bundle>> {
-        let bundle = self.from.from.as_ref().map(Bundle::open);
-        bundle.transpose().context("cannot use the bundle")
+        self.from.open()
     }
 
     /// How this machine is observed.

@@ -126,7 +126,7 @@ impl NetdevArgs {
         }
         let why = match &self.netdev {
             Some(name) => format!("there is no netdev {name}; `ip link` lists them"),
-            None => "no netdev has an indirection table: --netdev NAME shows why".to_owned(),
+            None => "no netdev shows an indirection table: --netdev NAME says why".to_owned(),
         };
         Err(ExitError(Exit::Refused, why).into())
     }

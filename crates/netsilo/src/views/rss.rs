@@ -60,7 +60,7 @@ pub(crate) fn shown(netdevs: &[NetdevRss], flows: bool) -> String {
 fn one(netdev: &NetdevRss, flows: bool) -> String {
     let driver = netdev.driver.as_deref().unwrap_or("unknown driver");
     let mut text = format!("{} ({driver})\n", netdev.netdev);
-    let function = netdev.function.as_deref().unwrap_or("not reported");
+    let function = netdev.function.as_deref().unwrap_or("not known");
     let key = match netdev.key {
         Some(KeySource::Driver) => "shown by the driver",
         Some(KeySource::NetdevRssKey) => {
@@ -70,7 +70,7 @@ fn one(netdev: &NetdevRss, flows: bool) -> String {
     };
     let fields: Vec<String> =
         netdev.fields.iter().map(|(flow, fields)| format!("{flow} {}", or_none(fields))).collect();
-    let fields = if fields.is_empty() { "not reported".to_owned() } else { fields.join(", ") };
+    let fields = if fields.is_empty() { "not known".to_owned() } else { fields.join(", ") };
     let model = match &netdev.no_model {
         Some(why) => format!("queues cannot be predicted: {why}"),
         None => match netdev.fit.likely_cause() {

@@ -48,7 +48,9 @@ pub(crate) fn render(report: &Report, before: Option<&Report>, on: Presentation)
     let _ = writeln!(text);
     let mut shown = report.netdevs.iter().filter(|netdev| worth_showing(netdev)).peekable();
     if shown.peek().is_none() {
-        let _ = writeln!(text, "\n{NO_QUEUES}");
+        let is_known = report.netdevs.iter().any(|it| it.rx_packets_per_s.is_some());
+        let none = if is_known { NO_QUEUES } else { NOT_READ };
+        let _ = writeln!(text, "\n{none}");
     }
     for netdev in shown {
         let same = |old: &&NetdevLine| old.name == netdev.name;
@@ -87,9 +89,16 @@ pub(crate) fn render(report: &Report, before: Option<&Report>, on: Presentation)
 const NO_QUEUES: &str = "no netdev received a packet, no rx queue has interrupts or steering\n  \
     --interval 10s sees rare traffic; netsilo doctor names what cannot be read here";
 
+/// What is said where no netdev's packets were read.
+const NOT_READ: &str = "what the netdevs received is not known: the notes say why";
+
 /// Whether a netdev receives, or has queues with interrupts or steering.
 pub(crate) fn worth_showing(netdev: &NetdevLine) -> bool {
-    let has_place = |silo: &Silo| silo.irq.is_some() || silo.has_traffic() || steering(silo) != "-";
+    let has_place = |silo: &Silo| {
+        silo.irq.is_some()
+            || silo.has_traffic()
+            || !["-", NOT_KNOWN].contains(&steering(silo).as_str())
+    };
     netdev.rx_packets_per_s.is_some_and(|rate| rate > 0.0) || netdev.queues.iter().any(has_place)
 }
 
@@ -290,6 +299,9 @@ pub(crate) fn polled_on(silo: &Silo) -> String {
 }
 
 /// The RPS, RFS and XPS settings that are on.
+/// The steering of a queue whose masks were not read.
+const NOT_KNOWN: &str = "not known";
+
 pub(crate) fn steering(silo: &Silo) -> String {
     let on = |cpus: &Option<CpuSet>| cpus.clone().filter(|cpus| !cpus.is_empty());
     let mut parts = Vec::new();
@@ -297,6 +309,9 @@ pub(crate) fn steering(silo: &Silo) -> String {
     parts.extend(silo.rps_flow_cnt.filter(|count| *count > 0).map(|count| format!("rfs {count}")));
     parts.extend(on(&silo.xps_cpus).map(|cpus| format!("xps {cpus}")));
     parts.extend(silo.leased.clone());
+    if parts.is_empty() && silo.queue.is_some() && silo.rps_cpus.is_none() {
+        return NOT_KNOWN.to_owned();
+    }
     if parts.is_empty() { "-".to_owned() } else { parts.join(" ") }
 }
 

@@ -44,20 +44,23 @@ pub enum UnpackError {
         LIMITS.bytes >> 20, LIMITS.file_bytes >> 20, LIMITS.entries
     )]
     TooLarge,
+    /// A report of another collector exceeds its size limits.
+    #[error("it has too many files, or too large ones: netsilo reads at most 48 MiB of a report")]
+    TooLargeReport,
 }
 
 /// How much may still be unpacked.
 #[derive(Debug, Clone, Copy)]
-struct Limits {
+pub(super) struct Limits {
     /// Bytes of the archive. Headers count too, because an archive bomb may consist of headers
     /// only.
-    bytes: u64,
+    pub(super) bytes: u64,
     /// Bytes of one file.
-    file_bytes: u64,
+    pub(super) file_bytes: u64,
     /// Number of entries, including folders that no entry names.
-    entries: u64,
+    pub(super) entries: u64,
     /// Bytes of all paths, because they stay in memory.
-    name_bytes: u64,
+    pub(super) name_bytes: u64,
 }
 
 /// Unpacks a bundle. If an entry is refused, no memory is taken for the contents.
@@ -82,7 +85,7 @@ fn go_through(
     let mut decoder = zstd::Decoder::new(file)?;
     decoder.window_log_max(WINDOW_LOG)?;
     let mut archive = tar::Archive::new(decoder.take(limits.bytes));
-    let mut target = Target { tree, left: limits, known: HashMap::new() };
+    let mut target = Target::new(tree, limits);
     let (mut long_name, mut long_link) = (None, None);
     // raw: otherwise the library would read an extension header of any size into memory
     for entry in archive.entries()?.raw(true) {
@@ -107,16 +110,21 @@ fn go_through(
 }
 
 /// What the entries add up to.
-struct Target<'a> {
+pub(super) struct Target<'a> {
     tree: Option<&'a mut MemoryTree>,
     left: Limits,
     /// All paths so far, and whether each is a folder.
     known: HashMap<PathBuf, bool>,
 }
 
-impl Target<'_> {
+impl<'a> Target<'a> {
+    /// Nothing yet.
+    pub(super) fn new(tree: Option<&'a mut MemoryTree>, limits: Limits) -> Self {
+        Self { tree, left: limits, known: HashMap::new() }
+    }
+
     /// Adds one entry.
-    fn put(
+    pub(super) fn put(
         &mut self,
         entry: &mut tar::Entry<'_, impl Read>,
         path: &Path,
@@ -139,16 +147,30 @@ impl Target<'_> {
             }
             EntryType::Symlink => {
                 let link = link.filter(|link| !link.as_os_str().is_empty());
-                let link = link.ok_or_else(|| refuse("it links to nothing"))?;
-                if !stays_inside(&inner, &link) {
-                    return Err(refuse("it links out of the bundle"));
-                }
-                self.add(&inner, link.as_os_str().len() as u64)?;
-                if let Some(tree) = &mut self.tree {
-                    tree.insert(&inner, MemoryTree::Link(link.into()));
-                }
+                self.link(&inner, link.ok_or_else(|| refuse("it links to nothing"))?)?;
             }
             _ => return Err(refuse("it is not a file, directory or symbolic link")),
+        }
+        Ok(())
+    }
+
+    /// Adds a symbolic link.
+    pub(super) fn link(&mut self, inner: &Path, to: PathBuf) -> Result<(), UnpackError> {
+        if !stays_inside(inner, &to) {
+            return Err(refused(inner, "it links out of the bundle"));
+        }
+        self.add(inner, to.as_os_str().len() as u64)?;
+        if let Some(tree) = &mut self.tree {
+            tree.insert(inner, MemoryTree::Link(to.into()));
+        }
+        Ok(())
+    }
+
+    /// Adds a file with its contents.
+    pub(super) fn file(&mut self, inner: &Path, contents: Vec<u8>) -> Result<(), UnpackError> {
+        self.add(inner, contents.len() as u64)?;
+        if let Some(tree) = &mut self.tree {
+            tree.insert(inner, MemoryTree::File(contents.into()));
         }
         Ok(())
     }
@@ -196,12 +218,12 @@ impl Target<'_> {
     }
 }
 
-fn refused(entry: &Path, why: &'static str) -> UnpackError {
+pub(super) fn refused(entry: &Path, why: &'static str) -> UnpackError {
     UnpackError::Refused { entry: entry.to_string_lossy().into_owned(), why }
 }
 
 /// Reads an extension header, which holds the path or target of the next entry.
-fn read_name(entry: &mut tar::Entry<'_, impl Read>) -> Result<PathBuf, UnpackError> {
+pub(super) fn read_name(entry: &mut tar::Entry<'_, impl Read>) -> Result<PathBuf, UnpackError> {
     if entry.size() > MOST_PATH {
         return Err(refused(Path::new("(long name)"), "it is too long"));
     }
@@ -212,7 +234,7 @@ fn read_name(entry: &mut tar::Entry<'_, impl Read>) -> Result<PathBuf, UnpackErr
 }
 
 /// The path; an error unless all its components are plain names.
-fn plain(path: &Path) -> Option<PathBuf> {
+pub(super) fn plain(path: &Path) -> Option<PathBuf> {
     let mut inner = PathBuf::new();
     for component in path.components() {
         match component {

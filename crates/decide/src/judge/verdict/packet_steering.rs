@@ -8,6 +8,7 @@ use netsilo_model::derive::receive_work::{Bounds, movable_share};
 use netsilo_model::machine::cpuset::{CpuId, CpuSet};
 use netsilo_model::machine::topology::{Distance, Topology};
 use netsilo_model::machine::words::decimal;
+use netsilo_model::snapshot::host::STEERING_MASKS;
 use netsilo_predict::limit::FULL;
 use netsilo_predict::live::claim::{CLEAR, Claim};
 
@@ -239,9 +240,14 @@ pub(super) fn rps_in_effect(look: &NetdevLook<'_>) -> RemedyVerdict {
 
 /// The verdict "unknown" when the measurements that steering needs are missing.
 fn unmeasured(look: &NetdevLook<'_>, remedy: RemedyName) -> Option<RemedyVerdict> {
-    let is_unknown = look.received.pollers().is_empty();
-    let why = "the cpus that poll it, and their time, are not known";
-    is_unknown.then(|| RemedyVerdict::new(look, remedy, Claim::Unknown, why))
+    let why = if look.received.pollers().is_empty() {
+        "the cpus that poll it, and their time, are not known"
+    } else if look.analysis.after().was_not_recorded(STEERING_MASKS) {
+        "whether packets are steered now was not recorded"
+    } else {
+        return None;
+    };
+    Some(RemedyVerdict::new(look, remedy, Claim::Unknown, why))
 }
 
 /// The share of the bytes that RFS can steer, or the verdict when it can steer almost nothing or

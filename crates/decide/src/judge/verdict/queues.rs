@@ -7,6 +7,7 @@ use netsilo_model::derive::silo::Silo;
 use netsilo_model::machine::cpuset::CpuSet;
 use netsilo_model::snapshot::attribution::Protocol;
 use netsilo_model::snapshot::ethtool::{FlowType, HashFields, Limit};
+use netsilo_model::snapshot::host::NAPI_SETTINGS;
 use netsilo_model::snapshot::host::Writable;
 use netsilo_model::snapshot::netdev::NetdevIdentity;
 use netsilo_predict::live::claim::{CLEAR, Claim};
@@ -175,6 +176,10 @@ pub(super) fn threaded(look: &NetdevLook<'_>) -> RemedyVerdict {
     let remedy = RemedyName::ThreadedNapi;
     let no_change =
         |because: String| RemedyVerdict::new(look, remedy, Claim::NoClearChange, because);
+    if look.netdev.threaded.is_none() && look.analysis.after().was_not_recorded(NAPI_SETTINGS) {
+        let because = "whether it is on was not recorded";
+        return RemedyVerdict::new(look, remedy, Claim::Unknown, because);
+    }
     if look.netdev.threaded.is_none() {
         return no_change("this kernel does not support it (5.12 and later do)".into());
     }

@@ -1,0 +1,157 @@
+//! Command outputs that other collectors save: a sosreport, or a plain folder.
+//!
+//! Each parser turns the text of one command into the kernel files or answers that the command
+//! read them from, so that the readers of a bundle read them too. No file access, and no
+//! conclusions. Text that ends within a line, or lacks a wanted part, is a
+//! [`ParseError`] with its line; what a command could not read is absent with the
+//! command's reason.
+
+pub mod cpus;
+pub mod ethtool;
+pub mod links;
+pub mod names;
+pub mod qdiscs;
+
+use crate::parse::ParseError;
+
+/// The lines of an output with their numbers, from 1 on. Fails if the last one was cut.
+pub fn whole_lines(text: &str) -> Result<impl Iterator<Item = (usize, &str)>, ParseError> {
+    let count = text.lines().count();
+    if !text.is_empty() && !text.ends_with('\n') {
+        return Err(ParseError::new(count, 1, "the file ends within a line"));
+    }
+    Ok((1..).zip(text.lines()))
+}
+
+/// A number of this line.
+fn number<N: std::str::FromStr>(line: usize, word: &str) -> Result<N, ParseError> {
+    let error = || ParseError::new(line, 1, format!("expected a number, found {word:?}"));
+    word.parse().map_err(|_| error())
+}
+
+/// The word after another one (`mtu 1500`).
+fn after<'a>(words: &[&'a str], name: &str) -> Option<&'a str> {
+    let at = words.iter().position(|word| *word == name)?;
+    words.get(at + 1).copied()
+}
+
+/// Kernel files of `NAME = value` lines (`sysctl -a`).
+pub fn sysctls(text: &str) -> impl Iterator<Item = (String, String)> {
+    let setting = |line: &str| {
+        let (name, value) = line.split_once(" = ")?;
+        // a dot within a name is printed as a slash
+        let file: String = name
+            .chars()
+            .map(|c| {
+                if c == '.' {
+                    '/'
+                } else if c == '/' {
+                    '.'
+                } else {
+                    c
+                }
+            })
+            .collect();
+        Some((format!("proc/sys/{file}"), format!("{value}\n")))
+    };
+    text.lines().filter_map(setting)
+}
+
+/// Kernel files of `/path:value` lines (`grep -H`). A file of several lines has several.
+pub fn grepped(text: &str) -> Result<impl Iterator<Item = (&str, &str)>, ParseError> {
+    Ok(whole_lines(text)?.filter_map(|(_, line)| {
+        // names of PCI devices contain colons: the path ends before a colon of its last name
+        let (dir, rest) = line.rsplit_once('/').map(|(dir, _)| line.split_at(dir.len()))?;
+        let (name, value) = rest.split_once(':')?;
+        Some((line.get(1..dir.len() + name.len())?, value))
+    }))
+}
+
+/// The kernel files of `uname -a`: host name, release and machine.
+pub fn uname(text: &str) -> Vec<(&'static str, String)> {
+    let words: Vec<&str> = text.split_ascii_whitespace().collect();
+    let ["Linux", host, release, .., last] = words[..] else { return Vec::new() };
+    // the operating system ends the line
+    let machine = if last == "GNU/Linux" { words.get(words.len() - 2) } else { Some(&last) };
+    let mut files = vec![("hostname", host.to_owned()), ("osrelease", release.to_owned())];
+    files.extend(machine.map(|machine| ("arch", (*machine).to_owned())));
+    files
+}
+
+/// The kernel files of `ps aux`: name and command line of each process.
+pub fn processes(text: &str) -> Vec<(String, String)> {
+    let mut lines = text.lines();
+    let header: Vec<&str> = lines.next().unwrap_or_default().split_ascii_whitespace().collect();
+    let column = |name: &str| header.iter().position(|it| *it == name);
+    let (pid, command) = (column("PID"), column("COMMAND").or_else(|| column("CMD")));
+    // the other formats of `ps` print dates of several words before the command
+    let Some((pid, command)) = pid.zip(command).filter(|_| column("STARTED").is_none()) else {
+        return Vec::new();
+    };
+    let process = |line: &str| {
+        let words: Vec<&str> = line.split_ascii_whitespace().collect();
+        let (pid, args) = (words.get(pid)?.parse::<u32>().ok()?, words.get(command..)?);
+        let first = args.first()?;
+        // a kernel thread has its name in brackets, a program its path
+        let name = first.trim_start_matches('[').trim_end_matches(']');
+        let name = if name.len() == first.len() { first.rsplit('/').next()? } else { name };
+        let files = [("comm", format!("{name}\n")), ("cmdline", args.join("\0") + "\0")];
+        Some(files.map(|(file, text)| (format!("proc/{pid}/{file}"), text)))
+    };
+    lines.filter_map(process).flatten().collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+    use crate::collection::names::EthtoolPart;
+    use crate::snapshot::ethtool::Ethtool;
+
+    #[test]
+    fn grep_prints_paths_with_colons_in_them() {
+        let text = "/sys/devices/pci0000:00/0000:00:03.0/numa_node:0\n/proc/irq/24/node:-1\n";
+        let files: Vec<_> = grepped(text).unwrap().collect();
+        let pci = "sys/devices/pci0000:00/0000:00:03.0/numa_node";
+        assert_eq!(files, [(pci, "0"), ("proc/irq/24/node", "-1")]);
+    }
+
+    #[test]
+    fn sysctls_are_files_and_dots_in_names_stay() {
+        let files: Vec<_> = sysctls("net.ipv4.conf.eth0/104.forwarding = 1\nx\n").collect();
+        let path = "proc/sys/net/ipv4/conf/eth0.104/forwarding";
+        assert_eq!(files, [(path.to_owned(), "1\n".to_owned())]);
+    }
+
+    #[test]
+    fn uname_ends_with_the_machine_or_the_operating_system() {
+        let text = "Linux web1 6.1.0-9-amd64 #1 SMP x86_64 GNU/Linux\n";
+        let expected = [("hostname", "web1"), ("osrelease", "6.1.0-9-amd64"), ("arch", "x86_64")];
+        assert_eq!(uname(text), expected.map(|(name, value)| (name, value.to_owned())));
+        assert!(uname("web1\n").is_empty());
+    }
+
+    #[test]
+    fn processes_have_their_name_and_command_line() {
+        let text = "USER PID %CPU COMMAND\nroot 9 0.0 /usr/sbin/irqbalance --foreground\n\
+            root 15 0.0 [ksoftirqd/0]\n";
+        let files = processes(text);
+        assert_eq!(files[0], ("proc/9/comm".to_owned(), "irqbalance\n".to_owned()));
+        assert_eq!(files[1].1, "/usr/sbin/irqbalance\0--foreground\0");
+        assert_eq!(files[2].1, "ksoftirqd/0\n");
+    }
+
+    proptest! {
+        #[test]
+        fn no_text_panics(text in "([a-zA-Z:./<>,_0-9-]{0,9}[ \t\n:]){0,60}") {
+            for part in EthtoolPart::ALL {
+                let _ = ethtool::add(&mut Ethtool::unavailable(""), part, &text);
+            }
+            let _ = (links::links(&text), qdiscs::qdiscs(&text, |_| Some(1)));
+            let _ = (cpus::lscpu(&text), cpus::numactl(&text), uname(&text), processes(&text));
+            let _ = (names::item(&text), sysctls(&text).count());
+            let _ = grepped(&text).map(Iterator::count);
+        }
+    }
+}

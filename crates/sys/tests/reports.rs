@@ -1,0 +1,175 @@
+//! Reports of other collectors: a sosreport and folders of command outputs.
+
+#![allow(
+    clippy::unwrap_used,
+    clippy::panic,
+    reason = "clippy lets only functions marked as tests do so"
+)]
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::Duration;
+
+use netsilo_model::derive::rates::rates;
+use netsilo_model::machine::cpuset::CpuId;
+use netsilo_model::machine::ids::Irq;
+use netsilo_model::snapshot::host::{Snapshot, Writable};
+use netsilo_model::snapshot::observation::Observation;
+use netsilo_sys::bundle::{self, Bundle};
+use tempfile::TempDir;
+
+const SOSREPORT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../fixtures/sosreport");
+
+fn copied() -> (TempDir, PathBuf) {
+    let dir = tempfile::tempdir().unwrap();
+    let copy = dir.path().join("sosreport");
+    assert!(Command::new("cp").arg("-a").arg(SOSREPORT).arg(&copy).status().unwrap().success());
+    (dir, copy)
+}
+
+fn why<'a>(snapshot: &'a Snapshot, what: &str) -> Option<&'a str> {
+    Some(snapshot.gaps.iter().find(|gap| gap.what == what)?.why.as_str())
+}
+
+#[test]
+fn a_sosreport_is_a_snapshot_and_what_it_lacks_is_named() {
+    let Observation { before, after, attribution } = bundle::open(SOSREPORT).unwrap();
+    assert_eq!((after.machine.hostname.as_str(), after.at), ("web1", Duration::from_secs(4000)));
+    assert_eq!(after.topology.online.to_string(), "0-1");
+    assert!(after.topology.cpus[&CpuId(0)].llc.contains(CpuId(1)), "from lscpu -ae");
+    let nic = after.netdevs.named("ens1f0").unwrap();
+    assert_eq!(nic.driver.as_deref(), Some("ixgbe"));
+    assert_eq!((nic.mtu, nic.node.map(|node| node.0)), (1500, Some(0)));
+    let irqs: Vec<_> = nic.rx_queues.iter().map(|rx| rx.irq.as_ref().unwrap().to).collect();
+    assert_eq!(irqs, [Irq(25), Irq(26)], "two channels in use, of 64 allocated queues");
+    assert!(nic.rx_queues.iter().all(|rx| rx.rps_cpus.is_none()));
+    let ethtool = nic.ethtool.as_ref().unwrap();
+    assert_eq!(ethtool.rss.reason(), Some("not recorded: ethtool -x ens1f0"));
+    assert_eq!(ethtool.link.value().unwrap().speed_mbps, Some(10_000));
+    let rss = why(&after, "RSS indirection table of ens1f0");
+    assert_eq!(rss, Some("not recorded: ethtool -x ens1f0"));
+    assert!(why(&after, "RPS and XPS masks").unwrap().starts_with("not recorded: grep"));
+    assert!(why(&after, "present rates").unwrap().contains("totals since boot (1.1 hours)"));
+    let rates = rates(&before, &after);
+    assert_eq!((rates.elapsed, attribution.elapsed), (after.at, after.at));
+    assert_eq!(rates.irqs[&Irq(25)].total_per_s, 75.0);
+    assert_eq!(rates.cpus[&CpuId(0)].softnet.unwrap().dropped_per_s, Some(7.0 / 4000.0));
+    assert_eq!(rates.netdevs["ens1f0"]["rx_packets"], 95.0);
+}
+
+#[test]
+fn the_archive_says_the_same_as_the_folder() {
+    let archive = format!("{SOSREPORT}.tar.xz");
+    assert_eq!(bundle::open(archive).unwrap(), bundle::open(SOSREPORT).unwrap());
+}
+
+#[test]
+fn two_reports_of_one_boot_give_the_rates_between_them() {
+    let (_dir, later) = copied();
+    let change = |file: &str, old: &str, new: &str| {
+        let path = later.join(file);
+        let text = fs::read_to_string(&path).unwrap();
+        assert!(text.contains(old), "{file}");
+        fs::write(path, text.replace(old, new)).unwrap();
+    };
+    change("proc/stat", "310000", "320000");
+    change("proc/interrupts", "300000", "301000");
+    let paths = [Path::new(SOSREPORT), &later];
+    let Observation { before, after, .. } = Bundle::open(&paths).unwrap().whole().unwrap();
+    let between = rates(&before, &after);
+    assert_eq!(between.elapsed, Duration::from_secs(100));
+    assert_eq!(between.irqs[&Irq(25)].total_per_s, 10.0);
+    assert_eq!(between.cpus[&CpuId(0)].shares.unwrap().idle, 1.0);
+    assert_eq!(why(&after, "present rates"), None);
+    let error = |paths: &[&Path]| Bundle::open(paths).unwrap_err().to_string();
+    assert!(error(&[&later, Path::new(SOSREPORT)]).contains("older than the first"));
+    assert!(error(&[&later, &later]).contains("older"), "the same time");
+    change("proc/sys/kernel/random/boot_id", "6f", "7f");
+    assert!(error(&paths).contains("different boots of web1"));
+    change("sos_commands/kernel/sysctl_-a", "web1", "web2");
+    assert!(error(&paths).contains("different hosts: web1 and web2"));
+    assert!(error(&[&later, &later, &later]).contains("--from takes"));
+    let fixture = concat!(env!("CARGO_MANIFEST_DIR"), "/../../fixtures/igb-6.12.tar.zst");
+    assert!(error(&[Path::new(fixture), &later]).contains("--from takes"));
+}
+
+#[test]
+fn a_plain_folder_has_what_its_names_say() {
+    let dir = tempfile::tempdir().unwrap();
+    let write = |name: &str, text: &str| fs::write(dir.path().join(name), text).unwrap();
+    let error = || bundle::open(dir.path()).unwrap_err().to_string();
+    assert!(error().contains("neither a netsilo bundle nor a sosreport"), "{}", error());
+    write(
+        "proc_interrupts.txt",
+        "     CPU0  CPU1\n 24:  90     0  PCI-MSI 1-edge      virtio0-input.0\n",
+    );
+    assert!(error().contains("/proc/stat and /proc/uptime"), "{}", error());
+    write("uptime", "100.00 150.00\n");
+    let link = "2: eth0: <UP,LOWER_UP> mtu 1500 qdisc mq\n    link/ether 02:00:00:00:00:01 \
+        numtxqueues 4 numrxqueues 4 parentbus virtio parentdev virtio0\n";
+    write("ip -d link", link);
+    let after = bundle::open(dir.path()).unwrap().after;
+    assert_eq!(after.topology.online.to_string(), "0-1", "the header of interrupts");
+    let lacks = why(&after, "rx queues of eth0");
+    assert_eq!(lacks, Some("not recorded: ethtool -l eth0"));
+    assert!(after.netdevs[0].rx_queues.is_empty() && after.netdevs[0].statistics.is_empty());
+    assert!(why(&after, "where interrupts may arrive").is_some());
+    let irq = &after.irqs[&Irq(24)];
+    assert_eq!((irq.requested.as_ref(), &irq.writable), (None, &Writable::Yes));
+    assert_eq!(why(&after, "/proc/softirqs"), Some("not recorded: cat /proc/softirqs"));
+    write("ethtool-n-eth0.txt", "1 RX rings available\nTotal 0 rules\n");
+    write(
+        "ethtool -i eth0",
+        "driver: virtio_net\nbus-info: 0000:00:03.0\nsupports-register-dump: no\n",
+    );
+    write("grep_sys", "/sys/class/net/eth0/queues/rx-0/rps_cpus:2\n/etc/passwd:x\n");
+    write("grep_irq", "/proc/irq/24/smp_affinity_list:0-1\n");
+    let after = bundle::open(dir.path()).unwrap().after;
+    let rx = &after.netdevs[0].rx_queues[0];
+    assert_eq!(rx.rps_cpus.as_ref().unwrap().to_string(), "1");
+    assert_eq!(rx.irq.as_ref().unwrap().to, Irq(24), "virtio0 is its device");
+    assert_eq!(after.irqs[&Irq(24)].requested.as_ref().unwrap().to_string(), "0-1");
+}
+
+/// Cuts and garbles each file: the report is refused, or what was not read is named.
+#[test]
+fn a_file_that_was_cut_or_garbled_is_named() {
+    let (_dir, copy) = copied();
+    let mut files = Vec::new();
+    let mut open = vec![copy.clone()];
+    while let Some(folder) = open.pop() {
+        for entry in fs::read_dir(folder).unwrap().map(Result::unwrap) {
+            match entry.file_type().unwrap() {
+                kind if kind.is_dir() => open.push(entry.path()),
+                kind if kind.is_file() => files.push(entry.path()),
+                _ => {}
+            }
+        }
+    }
+    assert!(files.len() > 40, "{}", files.len());
+    for path in files {
+        let whole = fs::read(&path).unwrap();
+        let name = path.strip_prefix(&copy).unwrap().display().to_string();
+        // one value: a cut number is another number
+        let is_value = whole.iter().filter(|byte| **byte == b'\n').count() < 2;
+        let is_said = name.contains("networking/") || name.ends_with("proc/interrupts");
+        let garbled = String::from_utf8_lossy(&whole).replace('0', "\u{fffd}").into_bytes();
+        let cuts = [1, 2, 5].map(|part| whole[..whole.len() / 7 * part].to_vec());
+        let last = whole[..whole.len().saturating_sub(2)].to_vec();
+        for text in cuts.into_iter().chain([last, garbled]) {
+            let is_cut = !text.is_empty() && !text.ends_with(b"\n");
+            fs::write(&path, &text).unwrap();
+            match bundle::open(&copy) {
+                Err(error) => assert!(!error.to_string().is_empty()),
+                Ok(Observation { after, .. }) if is_said && is_cut && !is_value => {
+                    let found = after.gaps.iter().find(|gap| gap.what == name);
+                    let why = &found.unwrap_or_else(|| panic!("{name}: {:?}", after.gaps)).why;
+                    assert!(why.starts_with("line "), "{name}: {why}");
+                }
+                Ok(_) => {}
+            }
+        }
+        fs::write(&path, whole).unwrap();
+    }
+}
