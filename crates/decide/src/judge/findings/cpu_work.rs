@@ -106,11 +106,10 @@ impl<'a> CpuWork<'a> {
         (self.split.interrupted().unwrap_or(0.0) + system).clamp(self.receiving(), 1.0)
     }
 
-    /// Whether the time of its receive work is known: it is not where a program busy-polls, or
-    /// where that of a thread is not recorded.
+    /// Whether the time of its receive work is known: it is not where a program busy-polls.
     pub(super) fn is_known(&self) -> bool {
         let busy_polled = self.queues.iter().any(|silo| silo.busy_polled.contains(self.cpu));
-        self.split.interrupted().is_some() && !busy_polled && self.unrecorded() == 0
+        self.split.interrupted().is_some() && !busy_polled
     }
 
     pub(super) fn idle(&self) -> Option<f64> {

@@ -130,14 +130,10 @@ pub(super) fn spread_threads(
     let moved = |it: &&NetThreadWork| pids.contains(&it.pid);
     let times: Option<Vec<f64>> =
         movable.iter().copied().filter(moved).map(|it| it.ran()).collect();
-    let gain = match times {
-        None => Gain::Unknown("the times of these threads are not recorded".into()),
-        Some(times) => Gain::AtMost {
-            measure: Measure::Share(times.iter().sum()),
-            of: format!("cpu {}'s time", load.cpu),
-            basis: "the time of the threads that move".into(),
-        },
-    };
+    let took = times.map_or("their times are not recorded".to_owned(), |times| {
+        format!("they ran {} of cpu {}'s time", percent(times.iter().sum()), load.cpu)
+    });
+    let gain = Gain::Unknown(format!("no rx queue of these threads is known; {took}"));
     let what = format!(
         "move {} of its {} that poll to cpus with room",
         changes.len(),

@@ -73,11 +73,9 @@ fn overloaded(judged: &Judged<'_>, load: &CpuWork<'_>, all: &[CpuWork<'_>]) -> O
         count => format!(" (the time of {} is not recorded)", plural(count, "kernel thread")),
     };
     let remedies = match (spread_threads(judged, load, &room), spread(judged, load)) {
-        (Some(threads), moves) => [vec![threads], vec![moves]]
-            .concat()
-            .into_iter()
-            .filter(|it| !it.changes.is_empty())
-            .collect(),
+        (Some(threads), moves) => {
+            [threads, moves].into_iter().filter(|it| !it.changes.is_empty()).collect()
+        }
         (None, moves) if !moves.changes.is_empty() => vec![moves],
         (None, none) => {
             let other = steer_all(judged, all, &room).or_else(|| best_verdict(judged, load));
@@ -107,15 +105,17 @@ fn calm(load: &[CpuWork<'_>]) -> Option<Finding> {
     if polling().any(|it| !it.is_known()) {
         return None;
     }
-    let busiest = polling().max_by(|a, b| a.receiving().total_cmp(&b.receiving()))?;
-    (busiest.receiving() < OVERLOADED).then(|| Finding {
+    let receiving = CpuWork::receiving_at_most;
+    let busiest = polling().max_by(|a, b| receiving(a).total_cmp(&receiving(b)))?;
+    (receiving(busiest) < OVERLOADED).then(|| Finding {
         id: FindingId::SoftirqCalm,
         severity: Severity::Ok,
         subject: Subject::Machine,
         title: format!(
-            "no cpu is overloaded by receive work: cpu {} does the most, {} of its time",
+            "no cpu is overloaded by receive work: cpu {} does the most, {}{} of its time",
             busiest.cpu,
-            whole_percent(busiest.receiving())
+            if busiest.unrecorded() > 0 { "up to " } else { "" },
+            whole_percent(receiving(busiest))
         ),
         evidence: busiest.evidence(),
         remedies: Vec::new(),
