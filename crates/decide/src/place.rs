@@ -30,6 +30,6 @@ pub use algorithms::{AlgorithmName, suggest, suggest_auto};
 pub use capacity::Capacity;
 pub use suggestion::Suggestion;
 pub use thresholds::{
-    FILLS_A_CPU, IDLE_BELOW, IDLE_LEAVES, IDLE_STAYS, SUFFICES_FIXED, WORTH_MOVING,
+    FILLS_A_CPU, FULL, IDLE, IDLE_BELOW, IDLE_LEAVES, IDLE_STAYS, SUFFICES_FIXED, WORTH_MOVING,
 };
 pub use vector::{CONSUMER_FROM, Completion, LOAD_FROM, TRAFFIC_FROM, Vector};

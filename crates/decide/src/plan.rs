@@ -31,6 +31,7 @@ mod places;
 mod port_steering;
 mod refused;
 pub mod selection;
+pub(crate) mod threads;
 mod vectors;
 
 pub use contents::{

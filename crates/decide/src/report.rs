@@ -19,6 +19,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use netsilo_model::derive::analysis::Analysis;
 use netsilo_model::derive::backlog::BacklogWork;
 use netsilo_model::derive::coverage::{StageCoverage, coverage};
+use netsilo_model::derive::net_threads::NetThreadWork;
 use netsilo_model::derive::rates::{CpuRates, Rates, Shares};
 use netsilo_model::derive::silo::{Silo, Silos};
 use netsilo_model::derive::stages::Stages;
@@ -61,6 +62,9 @@ pub struct Report {
     /// Programs and virtual machines that take packets from taps, those that took most first.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub tap_readers: Vec<TapReader>,
+    /// Kernel threads that receive or send, those that ran most first.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub net_threads: Vec<NetThreadWork>,
     /// The host as a whole.
     pub totals: HostTotals,
     /// Where receive work spends its time; `None` if not requested.
@@ -286,6 +290,7 @@ impl Report {
             },
             cpus: after.topology.online.iter().map(&mut line).collect(),
             tap_readers: analysis.tap_readers.clone(),
+            net_threads: analysis.net_threads.clone(),
             totals: totals(analysis),
             stages: attribution
                 .stages

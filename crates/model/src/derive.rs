@@ -14,6 +14,7 @@ pub mod flow_steering;
 pub mod forwarding;
 pub mod locality;
 pub mod namespaces;
+pub mod net_threads;
 pub mod notes;
 pub mod observed_irqs;
 pub mod queue_map;

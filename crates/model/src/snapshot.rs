@@ -14,6 +14,7 @@ pub mod flow;
 pub mod host;
 pub mod ip_packets;
 pub mod namespaces;
+pub mod net_thread;
 pub mod netdev;
 pub mod netdev_genl;
 pub mod netdevs;

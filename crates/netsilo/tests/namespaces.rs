@@ -11,10 +11,13 @@ use std::process::Command;
 use std::time::{Duration, Instant};
 
 use netsilo_decide::judge::findings::{Finding, FindingId, check};
+use netsilo_decide::plan::Plan;
 use netsilo_model::cost::weights::Costs;
 use netsilo_model::derive::analysis::Analysis;
 use netsilo_model::drivers::loss_stage::LossStage;
+use netsilo_model::parse::pid_status;
 use netsilo_model::snapshot::attribution::Attribution;
+use netsilo_model::snapshot::net_thread::NetThreadKind;
 use netsilo_model::snapshot::observation::Observation;
 use netsilo_sys::files::root::Root;
 use netsilo_sys::read::snapshot::snapshot;
@@ -287,4 +290,58 @@ fn a_bundle_has_the_namespaces_and_an_old_one_says_that_it_does_not() {
         serde_json::from_slice(&netsilo(&["check", "--json", "--from", old]).1).unwrap();
     assert_eq!(others(&check)["not_counted"], "N/A: not recorded");
     assert!(check["ledger"].get("namespaces").is_none(), "never an empty list");
+}
+
+/// As those of a driver's own netdev, which sysfs does not list.
+#[test]
+fn a_kthread_of_a_netdev_that_is_not_listed_is_measured_placed_and_restored() {
+    if netsilo_lab::skip().unwrap() {
+        return;
+    }
+    let [wifi, air] = ["netsilo-wifi", "netsilo-air"].map(Namespace::new);
+    let veth = format!("link add wf netns {} type veth peer name wg netns {}", wifi.0, air.0);
+    ip(&veth.split(' ').collect::<Vec<_>>());
+    for (namespace, netdev, address) in
+        [(&wifi, "wf", "198.51.100.1/24"), (&air, "wg", "198.51.100.2/24")]
+    {
+        ip(&["-n", &namespace.0, "addr", "add", address, "dev", netdev]);
+        ip(&["-n", &namespace.0, "link", "set", netdev, "up"]);
+    }
+    let threaded = "ethtool -K wf gro on rx-udp-gro-forwarding on && \
+                    echo 1 > /sys/class/net/wf/threaded";
+    ip(&["netns", "exec", &wifi.0, "sh", "-c", threaded]);
+    let root = Root::live();
+    let before = snapshot(&root).unwrap();
+    air.within(|| {
+        let socket = UdpSocket::bind("0.0.0.0:0").unwrap();
+        // Nobody listens: some sends fail with the answer to an earlier one.
+        (0..20_000).for_each(|_| _ = socket.send_to(&[0; 100], "198.51.100.1:9"));
+    });
+    let after = snapshot(&root).unwrap();
+    let attribution = Attribution::default();
+    let observation = Observation { before, after, attribution };
+    let costs = Costs::default();
+    let analysis = Analysis::new(&observation, &costs);
+    let threads = &analysis.net_threads;
+    let thread = threads.iter().find(|it| it.comm.starts_with("napi/wf-")).unwrap();
+    assert_eq!((thread.kind, thread.movable), (NetThreadKind::Napi, true));
+    assert!(thread.netdevs.is_empty() && thread.ran() > Some(0.0), "{thread:?}");
+    assert!(threads.iter().any(|it| it.kind == NetThreadKind::Ksoftirqd && it.cpu.is_some()));
+    let cpu = observation.after.topology.online.lowest().unwrap();
+    let changes = thread.moved_to(cpu, "test".into()).into_iter().collect();
+    let plan = Plan { changes, ..Plan::default() };
+    let state = tempfile::tempdir().unwrap();
+    let file = state.path().join("plan.json");
+    std::fs::write(&file, serde_json::to_string(&plan).unwrap()).unwrap();
+    let now = || allowed_cpus(thread.pid);
+    let old = now();
+    let (code, text) = writing(&["apply", "-y", "--plan", file.to_str().unwrap()], state.path());
+    assert_eq!((code, now()), (Some(0), cpu.to_string()), "{text}");
+    let (code, text) = writing(&["undo", "-y"], state.path());
+    assert_eq!((code, now()), (Some(0), old), "{text}");
+}
+
+fn allowed_cpus(pid: u32) -> String {
+    let status = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap();
+    pid_status::cpus_allowed(&status).unwrap().to_string()
 }

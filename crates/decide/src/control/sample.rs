@@ -144,7 +144,7 @@ impl Sample {
             return sample;
         }
         // A plan's prediction of wakeups covers only readers.
-        let polls = |tgid: u32| window.after().napi_threads.contains_key(&tgid);
+        let polls = |tgid: u32| window.after().net_threads.contains_key(&tgid);
         let of_readers = attribution.wakeups.iter().filter(|it| !polls(it.tgid));
         let remote = of_readers.filter(|it| it.waker_cpu != it.sleeper_cpu);
         let wakeups = remote.map(|it| (it.waker_cpu, it.sleeper_cpu, it.count as f64 / seconds));

@@ -22,5 +22,11 @@ pub const WORTH_MOVING: f64 = 0.20;
 /// more under a heavier load.
 pub const SUFFICES_FIXED: f64 = 0.1;
 
+/// A CPU is full if it is idle for at most this share of the time.
+pub const FULL: f64 = 0.05;
+
+/// A CPU can take more work if it is idle for at least this share of the time.
+pub const IDLE: f64 = 0.5;
+
 /// A queue with at least this share of a CPU's time fills any CPU, wherever it is.
 pub const FILLS_A_CPU: f64 = 0.8;

@@ -21,6 +21,7 @@ use crate::plan::irq_changes::accept;
 use crate::plan::matching_outcome::MatchingOutcome;
 use crate::plan::placement_cost::{Detail, PlacedCost, placement_cost};
 use crate::plan::places::{Places, present_places};
+use crate::plan::threads;
 use crate::plan::vectors::{Group, VectorRules, groups};
 
 /// What a placement follows.
@@ -82,7 +83,8 @@ pub(super) fn place(
     let mut places = present_places(&analysis.rates, analysis.after());
     let Some(pool) = pool.filter(|_| goal.irqs) else { return (places, Plan::default()) };
     let allowed = pool.len();
-    let Prepared { groups, vectors, capacity, mut part } = prepare(analysis, netdevs, pool, goal);
+    let prepared = prepare(analysis, netdevs, pool.clone(), goal);
+    let Prepared { groups, vectors, capacity, mut part } = prepared;
     let model = LazyCell::new(|| Model::new(&capacity, &vectors));
     let mut suggestions = basis.suggestions(&capacity, &vectors, &model, &groups);
     let mut free = FreeVectors::of(after);
@@ -98,10 +100,12 @@ pub(super) fn place(
     };
     let assumed = &capacity.costs.assumed;
     let senders = senders(analysis, goal, &groups, &vectors, &suggestions, assumed);
-    let mut changes = Vec::new();
+    let (mut changes, mut busy) = (Vec::new(), capacity.busy.clone());
     for ((((group, algorithm), vector), suggestion), judged) in
         groups.iter().zip(&vectors).zip(suggestions).zip(judged)
     {
+        let at = suggestion.cpu().or(vector.present).and_then(|cpu| busy.get_mut(&cpu));
+        at.into_iter().for_each(|busy| *busy += vector.load);
         let (cpu, basis, moves) = match suggestion {
             Suggestion::Leave(reason) => {
                 part.leave(&vector.label, &reason);
@@ -120,6 +124,10 @@ pub(super) fn place(
             changes.extend(change.filter(|it| threaded && free.take_for_change(after, it)));
         }
         part.placements.push(group.placement(after, vector, *algorithm, cpu, basis, judged));
+    }
+    let names_some = !goal.netdevs.is_empty() || !goal.readers.is_empty();
+    if !names_some && !matches!(basis, Basis::Outcome(_)) {
+        part = part.and(threads::apart(analysis, &pool, busy));
     }
     let mut completions = match basis {
         Basis::Outcome(matching) => {

@@ -176,6 +176,11 @@ pub(super) fn groups<'a>(
             let known = irq.and_then(|irq| by_irq.get(&irq).copied());
             match known.and_then(|at| groups.get_mut(at)) {
                 Some(group) => group.silos.push(silo),
+                None if silo.only_wakes && silo.kthread.is_none() => {
+                    let reason = "its interrupt only wakes a kthread of a netdev that is not \
+                                  listed here: packets are polled where that runs";
+                    part.leave(&silo.label(), reason);
+                }
                 None if irq.is_none() && silo.kthread.is_none() => match edge {
                     None => part.leave(&silo.label(), "its interrupt is not known"),
                     Some(edge) => {

@@ -7,6 +7,7 @@ use netsilo_model::derive::observed_irqs::name_observed_interrupts;
 use netsilo_model::machine::ids::{Irq, NapiId};
 use netsilo_model::snapshot::attribution::Attribution;
 use netsilo_model::snapshot::host::Snapshot;
+use netsilo_model::snapshot::net_thread::{NetThread, NetThreadKind, cpu_of, irq_of};
 use netsilo_model::snapshot::observation::Observation;
 use netsilo_model::snapshot::scheduled::ScheduledBy;
 
@@ -22,7 +23,7 @@ pub(crate) fn are_known_by_the_napis_that_they_schedule(lab: &Lab) {
     lab.sh("echo 0 > /sys/class/net/eth0/threaded").unwrap();
 }
 
-/// With `threadirqs`.
+/// With `threadirqs` and `thread_backlog_napi`.
 pub(crate) fn are_known_by_their_threads(lab: &Lab) {
     are_known_by(lab, "", ScheduledBy::Thread);
 }
@@ -40,6 +41,7 @@ fn are_known_by(lab: &Lab, options: &str, kind: ScheduledBy) {
     drop(server);
     let snapshot: Snapshot = serde_json::from_str(&lab.sh("cat /tmp/snapshot").unwrap()).unwrap();
     let named = interrupts(&snapshot);
+    threads_are_known(&snapshot, &named, kind);
     let queues = queues(&attribution);
     let (mut right, mut wrong) = (0, 0);
     for row in attribution.scheduled.iter().filter(|row| row.by == kind) {
@@ -63,6 +65,42 @@ fn are_known_by(lab: &Lab, options: &str, kind: ScheduledBy) {
     let observed = interrupts(&observation.after);
     assert!(observed.len() > 1 || kind == ScheduledBy::Softirq, "{observed:?} of {named:?}");
     assert!(observed.iter().all(|(queue, irq)| named[queue] == *irq), "{observed:?} {named:?}");
+}
+
+/// The threads that polled, or ran the handlers, with their CPU and a time.
+fn threads_are_known(snapshot: &Snapshot, named: &BTreeMap<u32, Irq>, kind: ScheduledBy) {
+    let threads = |wanted| {
+        let all = snapshot.net_threads.values();
+        let has_run = |it: &&NetThread| it.time.is_some_and(|time| time.run_ns > 0);
+        let is_wanted = move |it: &&NetThread| NetThreadKind::from_comm(&it.comm) == Some(wanted);
+        all.filter(is_wanted).filter(has_run).collect::<Vec<_>>()
+    };
+    let cpus = snapshot.topology.online.len();
+    let bound_to = |it: &&NetThread| it.bound && cpu_of(&it.comm) == it.ran_on;
+    match kind {
+        ScheduledBy::Wakeup => {
+            let napis = threads(NetThreadKind::Napi);
+            assert!(napis.len() > 1 && napis.iter().all(|it| it.is_movable()), "{napis:?}");
+        }
+        ScheduledBy::Thread => {
+            let of_irqs = threads(NetThreadKind::Irq);
+            let here = |it: &&NetThread| {
+                let state = irq_of(&it.comm).and_then(|irq| snapshot.irqs.get(&irq));
+                state.and_then(|state| state.effective.as_ref()?.single()) == it.ran_on
+            };
+            let is_named =
+                |it: &&NetThread| named.values().any(|irq| irq_of(&it.comm) == Some(*irq));
+            assert!(
+                of_irqs.iter().filter(|it| is_named(it) && here(it)).count() > 1,
+                "{of_irqs:?}"
+            );
+            let backlogs = threads(NetThreadKind::BacklogNapi);
+            assert!(!backlogs.is_empty() && backlogs.iter().all(bound_to), "{backlogs:?}");
+        }
+        _ => {}
+    }
+    let softirqs = threads(NetThreadKind::Ksoftirqd);
+    assert!(softirqs.len() == cpus, "{softirqs:?}");
 }
 
 /// The interrupt of each queue of eth0.

@@ -116,7 +116,8 @@ fn kernel_6_1_with_virtio_net_forwards_in_every_way() {
 #[test]
 #[ignore = "too slow for make test: make test-long"]
 fn kernel_6_12_with_igb_and_interrupt_threads() {
-    in_a_guest_with(Kernel::V6_12, NicModel::Igb, &["threadirqs"], |lab| {
+    let words = ["threadirqs", "thread_backlog_napi"];
+    in_a_guest_with(Kernel::V6_12, NicModel::Igb, &words, |lab| {
         interrupts::are_known_by_their_threads(lab);
     });
 }

@@ -9,6 +9,7 @@ use crate::machine::cpuset::CpuId;
 
 use crate::change::{Change, Knob, Target};
 use crate::cost::weights::Costs;
+use crate::derive::net_threads::{NetThreadWork, net_threads};
 use crate::derive::rates::{Rates, rates};
 use crate::derive::silo::{Silo, Silos};
 use crate::derive::silos::silos;
@@ -37,6 +38,8 @@ pub struct Analysis<'a> {
     pub silos: Silos,
     /// The readers of taps, those that took most first.
     pub tap_readers: Vec<TapReader>,
+    /// Kernel threads that receive or send, those that ran most first.
+    pub net_threads: Vec<NetThreadWork>,
     /// The weights of the cost model.
     pub costs: &'a Costs,
     /// The silos of each netdev, by their places in `silos`.
@@ -65,6 +68,7 @@ impl<'a> Analysis<'a> {
     pub fn with_rates(observation: &'a Observation, rates: Rates, costs: &'a Costs) -> Self {
         let silos = silos(observation, &rates);
         let tap_readers = tap_readers(observation, &rates);
+        let net_threads = net_threads(observation, &rates);
         let mut of_netdev: HashMap<String, Vec<usize>> = HashMap::new();
         for (at, silo) in silos.queues.iter().enumerate() {
             match of_netdev.get_mut(&silo.netdev.name) {
@@ -72,7 +76,7 @@ impl<'a> Analysis<'a> {
                 None => _ = of_netdev.insert(silo.netdev.name.clone(), vec![at]),
             }
         }
-        Self { observation, rates, silos, tap_readers, costs, of_netdev }
+        Self { observation, rates, silos, tap_readers, net_threads, costs, of_netdev }
     }
 
     /// The silos of a netdev, without a search through all of them.
@@ -228,7 +232,7 @@ impl<'a> Analysis<'a> {
         let polled = polled.into_iter().filter_map(|cpu| softirq(cpu, "polls by napi:napi_poll"));
         let polled = polled.filter(|it| own(it.cpu) >= PART_OF_CPU * it.softirq);
         let uncounted = silos().filter(|silo| {
-            silo.polls.is_empty() && silo.packets_per_s.is_none() && silo.kthread.is_none()
+            silo.polls.is_empty() && silo.packets_per_s.is_none() && !silo.only_wakes
         });
         let interrupted = uncounted.flat_map(|silo| silo.interrupts_per_s.iter().flatten());
         let interrupted = interrupted
@@ -242,7 +246,8 @@ impl<'a> Analysis<'a> {
     /// The share does not follow from interrupt counts: a busier queue has more packets for each.
     fn receives_most(&self, netdev: &Netdev, cpu: CpuId) -> bool {
         let here = |silo: &&Silo| {
-            silo.interrupts_per_s.as_ref().is_some_and(|rates| rates.contains_key(&cpu))
+            let rates = silo.interrupts_per_s.as_ref().filter(|_| !silo.only_wakes);
+            rates.is_some_and(|rates| rates.contains_key(&cpu))
         };
         let names: BTreeSet<&str> =
             self.silos.queues.iter().filter(here).map(|silo| silo.netdev.name.as_str()).collect();

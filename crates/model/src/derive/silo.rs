@@ -81,6 +81,10 @@ pub struct Silo {
     pub napi: Option<Association<NapiId>>,
     /// The NAPI's kthread, if threaded.
     pub kthread: Option<NapiThread>,
+    /// Whether its interrupt polls nothing and only wakes a kthread: its own, or one of a netdev
+    /// that is not listed.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub only_wakes: bool,
     /// Packets per second returned by its polls; `None` if polls were not counted, or if no poll of
     /// the netdev returned a packet although it received some.
     pub packets_per_s: Option<f64>,
@@ -316,12 +320,21 @@ impl Silo {
         polled || read || interrupted || !self.forwards.is_empty()
     }
 
-    /// CPUs that polled the queue; if polls were not counted, those that took its interrupts.
+    /// CPUs that polled the queue; if polls were not counted, those of [`Self::uncounted_cpus`].
     pub fn polling_cpus(&self) -> CpuSet {
-        let interrupted =
-            self.interrupts_per_s.iter().flatten().filter(|_| self.packets_per_s.is_none());
-        let interrupted = interrupted.filter(|(_, rate)| **rate > 0.0).map(|(cpu, _)| cpu);
-        self.polls.keys().chain(interrupted).copied().collect()
+        self.uncounted_cpus().or(&self.polls.keys().copied().collect())
+    }
+
+    /// Where polls were not counted, the CPU of its kthread, else those that took its interrupts.
+    pub fn uncounted_cpus(&self) -> CpuSet {
+        if self.packets_per_s.is_some() {
+            return CpuSet::new();
+        }
+        if self.only_wakes {
+            return self.own_share.keys().copied().collect();
+        }
+        let interrupts = self.interrupts_per_s.iter().flatten();
+        interrupts.filter(|(_, rate)| **rate > 0.0).map(|(cpu, _)| *cpu).collect()
     }
 
     /// Distance of a reading CPU from the nearest CPU that ran the queue's protocol, or polled it

@@ -4,13 +4,13 @@ use std::collections::BTreeMap;
 
 use crate::derive::counted::add_counted;
 use crate::derive::forwarding;
+use crate::derive::net_threads::{polls_unlisted, times};
 use crate::derive::queue_map::{Origin, QueueMap};
 use crate::derive::rates::Rates;
 use crate::derive::reader_spread::ReaderSpread;
 use crate::derive::silo::{
     ConsumerShare, OutsideTraffic, PollRate, Silo, Silos, SoftirqShare, heaviest,
 };
-use crate::derive::thread_share::ThreadShare;
 use crate::derive::unread::add_unknown;
 use crate::derive::wakeups::{Wakeups, of_kthread};
 use crate::machine::cpuset::{CpuId, CpuSet};
@@ -48,6 +48,7 @@ pub fn silos(observation: &Observation, rates: &Rates) -> Silos {
     let wakeups = Wakeups::from_attribution(attribution);
     let per_cpu = PerCpu::new(rates, attribution);
     let seconds = attribution.elapsed.as_secs_f64();
+    let (times, unlisted) = (times(observation, rates), polls_unlisted(after));
     for (index, silo) in queues.iter_mut().enumerate() {
         let origin = map.origin_at(index);
         measure(silo, polled.get(&origin).map_or(&[][..], Vec::as_slice), &per_cpu);
@@ -60,7 +61,8 @@ pub fn silos(observation: &Observation, rates: &Rates) -> Silos {
         consume(silo, &rows, after, attribution);
         silo.consumers = consumers(&rows, attribution, &wakeups);
         silo.concentration = ReaderSpread::from_reads(&silo.read_on(), &after.topology);
-        silo.kthread_time = kthread_time(silo, observation, rates);
+        silo.kthread_time = silo.kthread.as_ref().and_then(|it| times.get(&it.pid)).copied();
+        silo.only_wakes = silo.kthread.is_some() || (unlisted && raises_no_softirq(silo, rates));
         let woken_by = silo.kthread.as_ref().map(|thread| of_kthread(thread.pid, attribution));
         silo.kthread_woken_by = woken_by.unwrap_or_default();
     }
@@ -75,7 +77,7 @@ pub fn silos(observation: &Observation, rates: &Rates) -> Silos {
         silo.busy_polled = per_cpu.busy_polled(silo);
     }
     add_counted(&mut queues, observation, rates);
-    own_shares(&mut queues, &per_cpu);
+    own_shares(&mut queues, &per_cpu, after);
     let unread_on_backlogs = add_unknown(&mut queues, observation, rates);
     let is_here = |row: &&&Consumption| after.machine.is_own_netns(row.consumer.netns);
     let unresolved_here: Vec<&Consumption> = unresolved.iter().filter(is_here).copied().collect();
@@ -299,16 +301,30 @@ fn polling_cpu(silo: &Silo) -> Option<CpuId> {
     polled.or_else(interrupted).or_else(|| silo.effective.as_ref()?.single())
 }
 
-fn kthread_time(silo: &Silo, observation: &Observation, rates: &Rates) -> Option<ThreadShare> {
-    let pid = silo.kthread.as_ref()?.pid;
-    let time = |of: &Snapshot| of.napi_threads.get(&pid).copied();
-    let (old, new) = (time(&observation.before)?, time(&observation.after)?);
-    ThreadShare::between(old, new, rates.elapsed.as_secs_f64())
+/// Whether the interrupts of a queue arrive, nothing is known to poll it, and the CPUs run hardly
+/// any NET_RX softirqs for them. A handler that schedules a NAPI raises one.
+fn raises_no_softirq(silo: &Silo, rates: &Rates) -> bool {
+    /// Softirqs for each interrupt; a softirq polls the NAPIs of several interrupts.
+    const HARDLY_ANY: f64 = 0.1;
+    const LEAST_PER_S: f64 = 10.0;
+    let softirqs = |cpu: &CpuId| rates.cpus.get(cpu)?.net_rx_per_s;
+    let arrived = || silo.interrupts_per_s.iter().flatten().filter(|(_, rate)| **rate > 0.0);
+    let interrupts: f64 = arrived().map(|(_, rate)| rate).sum();
+    let softirqs: Option<f64> = arrived().map(|(cpu, _)| softirqs(cpu)).sum();
+    silo.polls.is_empty()
+        && interrupts >= LEAST_PER_S
+        && softirqs.is_some_and(|all| all < HARDLY_ANY * interrupts)
 }
 
-/// The time of a queue's kthread on each CPU that polled it, in proportion to the packets.
-fn kthread_shares(silo: &Silo) -> Option<BTreeMap<CpuId, f64>> {
+/// The time of a queue's kthread on each CPU that polled it, in proportion to the packets; if polls
+/// were not counted, on the CPU where it ran last.
+fn kthread_shares(silo: &Silo, after: &Snapshot) -> Option<BTreeMap<CpuId, f64>> {
     let ran = silo.kthread_time?.ran;
+    if silo.packets_per_s.is_none() && silo.polls.is_empty() {
+        let thread = silo.kthread.as_ref()?;
+        let last = || after.net_threads.get(&thread.pid)?.ran_on;
+        return Some([(thread.cpus.single().or_else(last)?, ran)].into());
+    }
     let weight = |rate: &PollRate| rate.packets_per_s + rate.polls_per_s;
     let all: f64 = silo.polls.values().map(weight).sum();
     let share = |(cpu, rate): (&CpuId, &PollRate)| (*cpu, ran * weight(rate) / all);
@@ -316,15 +332,18 @@ fn kthread_shares(silo: &Silo) -> Option<BTreeMap<CpuId, f64>> {
 }
 
 /// Divides each CPU's polling time among the queues polled there.
-fn own_shares(queues: &mut [Silo], per_cpu: &PerCpu<'_>) {
+fn own_shares(queues: &mut [Silo], per_cpu: &PerCpu<'_>, after: &Snapshot) {
     let seconds = per_cpu.attribution.elapsed.as_secs_f64();
     let mut interrupts: BTreeMap<CpuId, f64> = BTreeMap::new();
     for (cpu, rate) in queues.iter().flat_map(|silo| silo.interrupts_per_s.iter().flatten()) {
         *interrupts.entry(*cpu).or_default() += rate;
     }
     for silo in queues.iter_mut() {
-        if let Some(shares) = kthread_shares(silo) {
+        if let Some(shares) = kthread_shares(silo, after) {
             silo.own_share = shares;
+            continue;
+        }
+        if silo.only_wakes && silo.kthread.is_none() {
             continue;
         }
         let of_all = |part: f64, all: f64| if all > 0.0 { (part / all).min(1.0) } else { 0.0 };

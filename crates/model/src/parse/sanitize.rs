@@ -67,6 +67,7 @@ impl Snapshot {
             }
         }
         self.netdevs.iter_mut().for_each(escape_netdev);
+        escape_all(self.net_threads.values_mut().map(|it| &mut it.comm));
         escape_all(self.knob_owners.iter_mut().map(|writer| &mut writer.name));
         let sockets = self.losing_sockets.iter_mut().flatten();
         escape_all(sockets.filter_map(|socket| Some(&mut socket.holder.as_mut()?.comm)));

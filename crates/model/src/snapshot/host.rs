@@ -11,12 +11,12 @@ use crate::machine::cpuset::{CpuId, CpuSet};
 use crate::machine::ids::Irq;
 use crate::machine::topology::{NodeId, Topology};
 use crate::snapshot::namespaces::Namespaces;
+use crate::snapshot::net_thread::NetThread;
 use crate::snapshot::netdevs::Netdevs;
 use crate::snapshot::netfilter::Netfilter;
 use crate::snapshot::socket_readers::SocketReaders;
 use crate::snapshot::sockets::LosingSocket;
 use crate::snapshot::tap_holders::TapHolder;
-use crate::snapshot::thread_time::ThreadTime;
 
 /// Everything read from a host at one moment.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
@@ -71,12 +71,9 @@ pub struct Snapshot {
     /// The other network namespaces; `None` if not read.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub namespaces: Option<Namespaces>,
-    /// Run and wait time of each `ksoftirqd/<cpu>` since boot. Empty if not read.
+    /// Kernel threads that do the work of receiving or sending, by pid. Empty if not read.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
-    pub ksoftirqd: BTreeMap<CpuId, ThreadTime>,
-    /// Run and wait time of each NAPI kthread since its start, by pid. Empty if not read.
-    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
-    pub napi_threads: BTreeMap<u32, ThreadTime>,
+    pub net_threads: BTreeMap<u32, NetThread>,
     /// Reads that failed, with the reason.
     pub gaps: Vec<Gap>,
     /// Links, queueing disciplines, limits, connections, power. Only a full read fills it.

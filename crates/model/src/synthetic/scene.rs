@@ -16,6 +16,7 @@ use crate::machine::ids::{Irq, NapiId};
 use crate::machine::topology::Topology;
 use crate::snapshot::attribution::Attribution;
 use crate::snapshot::host::{CpuCounters, CpuStat, KnobOwner, Snapshot, Softnet, Writable};
+use crate::snapshot::net_thread::NetThread;
 use crate::snapshot::observation::Observation;
 use crate::snapshot::thread_time::ThreadTime;
 use crate::synthetic::arrivals::{SceneFlow, SceneRss};
@@ -59,6 +60,9 @@ pub struct Scene {
     pub busy: Vec<CpuLoad>,
     /// Network devices.
     pub netdevs: Vec<SceneNetdev>,
+    /// Kernel threads that work for no queue of these netdevs.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub threads: Vec<SceneThread>,
     /// Other programs that write the same knobs.
     pub knob_owners: Vec<KnobOwner>,
     /// `rps_sock_flow_entries`.
@@ -81,6 +85,20 @@ pub struct CpuLoad {
     pub cpus: CpuSet,
     /// Share of their time in user space.
     pub usr: f64,
+}
+
+/// A kernel thread that receives or sends.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct SceneThread {
+    /// Its name.
+    pub comm: String,
+    /// CPUs where it may run. It runs on the lowest one.
+    pub cpus: CpuSet,
+    /// Share of a CPU that it takes.
+    pub load: f64,
+    /// The kernel keeps no time of it.
+    pub without_time: bool,
 }
 
 /// A network device.
@@ -222,6 +240,7 @@ impl Scene {
         if self.without_effective {
             snapshot.irqs.values_mut().for_each(|state| state.effective = None);
         }
+        snapshot.net_threads = self.net_threads();
         snapshot.topology = topology.into();
         snapshot.free_vectors = self.free_vectors.clone();
         snapshot
@@ -275,10 +294,21 @@ impl Scene {
             let Some(waited) = queue.kthread_waited else { continue };
             let known = settings.netdevs[netdev].napis.iter().find(|known| known.id == napi);
             let Some(thread) = known.and_then(|known| known.thread.as_ref()) else { continue };
-            let ns = |share: f64| (share * 1e9) as u64 * SECONDS;
-            let time = ThreadTime { run_ns: ns(queue.load), wait_ns: ns(waited), runs: 1 };
-            before.napi_threads.insert(thread.pid, ThreadTime::default());
-            after.napi_threads.insert(thread.pid, time);
+            let (comm, start_time) = (thread.comm.clone(), thread.start_time);
+            let cpus = Some(thread.cpus.clone());
+            let ran_on = thread.cpus.lowest();
+            let thread_of_napi =
+                NetThread { comm, start_time, cpus, ran_on, time: None, bound: false };
+            ran_and_waited(
+                [&mut before, &mut after],
+                thread.pid,
+                thread_of_napi,
+                [queue.load, waited],
+            );
+        }
+        for (pid, thread) in self.thread_pids().filter(|(_, thread)| !thread.without_time) {
+            let Some(now) = settings.net_threads.get(&pid).cloned() else { continue };
+            ran_and_waited([&mut before, &mut after], pid, now, [thread.load, 0.0]);
         }
         let attribution = if self.without_bpf { Attribution::default() } else { attribution };
         Observation { before, after, attribution }
@@ -300,6 +330,25 @@ impl Scene {
     /// Observes the scene under its own settings.
     pub fn observation(&self) -> Observation {
         self.observe(&self.settings())
+    }
+
+    /// The pids of its threads.
+    fn thread_pids(&self) -> impl Iterator<Item = (u32, &SceneThread)> {
+        (700..).zip(&self.threads)
+    }
+
+    fn net_threads(&self) -> BTreeMap<u32, NetThread> {
+        let thread = |(pid, thread): (u32, &SceneThread)| {
+            let thread = NetThread {
+                comm: thread.comm.clone(),
+                start_time: 100,
+                cpus: Some(thread.cpus.clone()),
+                ran_on: thread.cpus.lowest(),
+                ..NetThread::default()
+            };
+            (pid, thread)
+        };
+        self.thread_pids().map(thread).collect()
     }
 
     fn topology(&self) -> Topology {
@@ -328,6 +377,10 @@ impl Scene {
         let on_it =
             threads.filter(|(napi, at, i, _)| self.cpu_of(settings, *at, *i, *napi) == Some(cpu));
         let sys: f64 = on_it.map(|(_, _, _, queue)| queue.load).sum();
+        let runs_here =
+            |pid: &u32| settings.net_threads.get(pid).and_then(|it| it.cpus.as_ref()?.lowest());
+        let others = self.thread_pids().filter(|(pid, _)| runs_here(pid) == Some(cpu));
+        let sys = sys + others.map(|(_, thread)| thread.load).sum::<f64>();
         let ticks = |share: f64| (share * TICKS).round() as u64;
         let (softirq, sys) = (ticks(net_rx), ticks(sys));
         let user = ticks(usr).min((TICKS as u64).saturating_sub(softirq + sys));
@@ -347,6 +400,21 @@ fn polled_on(settings: &Snapshot, at: usize, index: u32, napi: NapiId) -> Option
         state.requested.as_ref()?.and(&settings.topology.online).lowest()
     };
     thread.map_or_else(irq, |thread| thread.cpus.lowest())
+}
+
+/// Adds a thread to the two snapshots of an observation, in which it ran and waited for these
+/// shares of the time.
+fn ran_and_waited(
+    [before, after]: [&mut Snapshot; 2],
+    pid: u32,
+    thread: NetThread,
+    [ran, waited]: [f64; 2],
+) {
+    let ns = |share: f64| (share * 1e9) as u64 * SECONDS;
+    let at = |time: ThreadTime| NetThread { time: Some(time), ..thread.clone() };
+    before.net_threads.insert(pid, at(ThreadTime::default()));
+    let time = ThreadTime { run_ns: ns(ran), wait_ns: ns(waited), runs: 1 };
+    after.net_threads.insert(pid, at(time));
 }
 
 /// Number of interrupts that made a CPU process its backlog.

@@ -5,6 +5,7 @@
 mod cells;
 pub(crate) mod cpus;
 mod taps;
+mod threads;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
@@ -65,6 +66,11 @@ pub(crate) fn render(report: &Report, before: Option<&Report>, on: Presentation)
     if !report.cpus.is_empty() {
         let _ = writeln!(text);
         text.append(&cpus::table(&report.cpus, before.map(|before| &before.cpus[..]), on));
+        let _ = writeln!(text);
+    }
+    if let Some(threads) = threads::table(&report.net_threads, on) {
+        let _ = writeln!(text);
+        text.append(&threads);
         let _ = writeln!(text);
     }
     if !report.tap_readers.is_empty() {

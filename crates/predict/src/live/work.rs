@@ -567,7 +567,7 @@ fn interrupts(silo: &Silo) -> f64 {
 
 /// Weights of the CPUs that poll a queue, where polls were not counted.
 fn polled_on(silo: &Silo) -> BTreeMap<CpuId, f64> {
-    if silo.own_share.is_empty() {
+    if silo.own_share.is_empty() && !silo.only_wakes {
         silo.interrupts_per_s.clone().unwrap_or_default()
     } else {
         silo.own_share.clone()

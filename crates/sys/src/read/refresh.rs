@@ -322,6 +322,7 @@ impl Opened {
             netdevs: last.netdevs.clone(),
             net: last.net.clone(),
             knob_owners: last.knob_owners.clone(),
+            net_threads: last.net_threads.clone(),
             gaps: last.gaps.clone(),
             ..Snapshot::default()
         };

@@ -12,7 +12,7 @@ use netsilo_model::machine::ids::Irq;
 use netsilo_model::machine::reading::Reading;
 use netsilo_model::machine::topology::Topology;
 use netsilo_model::parse::interrupts::Interrupts;
-use netsilo_model::parse::schedstat::{link_inode, thread_time};
+use netsilo_model::parse::schedstat::link_inode;
 use netsilo_model::parse::softirqs::softirqs;
 use netsilo_model::parse::softnet_stat::softnet_stat;
 use netsilo_model::parse::stat::stat;
@@ -22,10 +22,9 @@ use netsilo_model::snapshot::host::{
     CpuCounters, Gap, HostIdentity, IrqState, KnobOwner, NetSettings, Snapshot,
 };
 use netsilo_model::snapshot::namespaces::Namespaces;
-use netsilo_model::snapshot::netdev::{NapiThread, Xdp};
+use netsilo_model::snapshot::netdev::Xdp;
 use netsilo_model::snapshot::netdev_genl::NetdevGenl;
 use netsilo_model::snapshot::netdevs::Netdevs;
-use netsilo_model::snapshot::thread_time::ThreadTime;
 
 use serde::Serialize;
 use serde::de::DeserializeOwned;
@@ -37,7 +36,7 @@ use crate::read::gaps::Notes;
 use crate::read::machine::virtual_machine;
 use crate::read::namespaces::{self, PROTOCOLS, Parse, Share};
 use crate::read::netdev::{Known, netdevs};
-use crate::read::process::{Process, napi_threads, processes};
+use crate::read::process::{Process, napi_threads, net_threads, processes};
 use crate::read::sock_owners::Holders;
 use crate::read::socket_readers::Sockets;
 use crate::read::tap_holders;
@@ -191,7 +190,8 @@ fn look(
     let none = BTreeMap::new();
     let irqs = irq::irqs(&notes, table.irqs, kept.map_or(&none, |kept| &kept.irqs));
     let processes = kept.map_or_else(|| processes(&notes), |kept| kept.processes.clone());
-    let threads = napi_threads(&notes, &processes);
+    let net_threads = net_threads(&notes, &processes, whole);
+    let threads = napi_threads(&net_threads);
     let genl = netdev_genl(&notes);
     let of_before = kept.map_or(&[][..], |kept| &kept.netdevs);
     let known = Known { irqs: &irqs, threads: &threads, genl: genl.as_ref(), kept: of_before };
@@ -272,8 +272,7 @@ fn look(
         } else {
             None
         },
-        ksoftirqd: if whole { ksoftirqd(&notes, &processes) } else { BTreeMap::new() },
-        napi_threads: if whole { thread_times(&notes, &threads) } else { BTreeMap::new() },
+        net_threads,
         gaps: notes.finish()?,
     };
     if let Some(kept) = kept {
@@ -398,27 +397,6 @@ fn answer<T: Serialize + DeserializeOwned>(
             None
         }
     }
-}
-
-/// Times of the ksoftirqd threads. A CPU is missing if its kernel keeps no times
-/// (`CONFIG_SCHED_INFO`).
-fn ksoftirqd(notes: &Notes<'_>, processes: &[Process]) -> BTreeMap<CpuId, ThreadTime> {
-    let time = |process: &Process| {
-        let cpu = process.comm.strip_prefix("ksoftirqd/")?.parse().ok().map(CpuId)?;
-        // saves `comm` in a captured tree, because the reader of the tree searches by name again
-        notes.get(&format!("/proc/{}/comm", process.pid), scalar::word)?;
-        Some((cpu, time_of(notes, process.pid)?))
-    };
-    processes.iter().filter_map(time).collect()
-}
-
-/// Times of NAPI kthreads, by pid.
-fn thread_times(notes: &Notes<'_>, threads: &[NapiThread]) -> BTreeMap<u32, ThreadTime> {
-    threads.iter().filter_map(|thread| Some((thread.pid, time_of(notes, thread.pid)?))).collect()
-}
-
-fn time_of(notes: &Notes<'_>, pid: u32) -> Option<ThreadTime> {
-    notes.get(&format!("/proc/{pid}/schedstat"), |text| Ok(thread_time(text)))?
 }
 
 /// File names in a bundle.

@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use netsilo_model::derive::analysis::{Analysis, sum};
 use netsilo_model::derive::cpu_time::CpuTimeShares;
+use netsilo_model::derive::net_threads::NetThreadWork;
 use netsilo_model::derive::receive_work::Bounds;
 use netsilo_model::derive::silo::Silo;
 use netsilo_model::drivers::loss_stage::LossStage;
@@ -13,15 +14,13 @@ use netsilo_model::snapshot::subject::Subject;
 
 use crate::judge::evidence::{Evidence, Measure};
 use crate::judge::ledger::Ledger;
-
-/// Maximum idle share at which a CPU is saturated.
-pub(super) const FULL: f64 = 0.05;
-
-/// Minimum idle share at which a CPU can take more work.
-pub(super) const IDLE: f64 = 0.5;
+use crate::place::{FULL, IDLE};
 
 /// A queue with less than this share of a CPU's receive work is not a part of the load.
 const PART: f64 = 0.01;
+
+/// How many threads are named.
+const THREADS_NAMED: usize = 8;
 
 /// The time of one CPU and the queues polled on it.
 pub(super) struct CpuWork<'a> {
@@ -29,6 +28,8 @@ pub(super) struct CpuWork<'a> {
     pub(super) split: CpuTimeShares,
     /// Queues polled on this CPU.
     pub(super) queues: Vec<&'a Silo>,
+    /// Other kernel threads that receive or send on this CPU alone, and not in softirqs.
+    pub(super) threads: Vec<&'a NetThreadWork>,
     /// Samples of its receive work by stage; `None` if there are none.
     pub(super) stages: Option<&'a BTreeMap<ReceiveStage, u64>>,
 }
@@ -36,18 +37,24 @@ pub(super) struct CpuWork<'a> {
 impl<'a> CpuWork<'a> {
     pub(super) fn of(analysis: &'a Analysis<'_>, cpu: CpuId) -> Self {
         let polled = |silo: &&Silo| {
-            let interrupted =
-                || silo.interrupts_per_s.as_ref().is_some_and(|rates| rates.contains_key(&cpu));
             silo.polls.get(&cpu).is_some_and(|rate| rate.packets_per_s > 0.0)
-                || (silo.packets_per_s.is_none() && interrupted())
+                || silo.uncounted_cpus().contains(cpu)
         };
-        let queues = analysis.silos.queues.iter().filter(polled).collect();
+        let queues: Vec<&Silo> = analysis.silos.queues.iter().filter(polled).collect();
+        let is_of_queue =
+            |pid| queues.iter().any(|it| it.kthread.as_ref().is_some_and(|it| it.pid == pid));
+        let is_other = |it: &&NetThreadWork| {
+            let is_here = it.cpu == Some(cpu) && !it.roams;
+            is_here && !it.kind.is_in_softirqs() && !is_of_queue(it.pid)
+        };
+        let threads = analysis.net_threads.iter().filter(is_other).collect();
         let stages = analysis.observation.attribution.stages.as_ref();
         let stages = stages.filter(|it| it.refused.is_none()).and_then(|it| it.cpus.get(&cpu));
         Self {
             cpu,
             split: CpuTimeShares::from_observation(analysis.observation, &analysis.rates, cpu),
             queues,
+            threads,
             stages: stages.filter(|it| it.values().any(|count| *count > 0)),
         }
     }
@@ -79,9 +86,24 @@ impl<'a> CpuWork<'a> {
 
     /// Share of the CPU's time in softirqs, interrupts and NAPI kthreads; at most 1.
     pub(super) fn receiving(&self) -> f64 {
-        let threads = self.queues.iter().filter(|silo| silo.kthread.is_some());
-        let threads: f64 = threads.filter_map(|silo| silo.own_share.get(&self.cpu)).sum();
-        (self.split.interrupted().unwrap_or(0.0) + threads).min(1.0)
+        let queues = self.queues.iter().filter(|silo| silo.kthread.is_some());
+        let queues: f64 = queues.filter_map(|silo| silo.own_share.get(&self.cpu)).sum();
+        let threads: f64 = self.threads.iter().filter_map(|it| it.ran()).sum();
+        let threads = self.split.ticks.map_or(threads, |ticks| threads.min(ticks.sys));
+        (self.split.interrupted().unwrap_or(0.0) + queues + threads).min(1.0)
+    }
+
+    /// How many of the threads have no recorded time: it is a part of the CPU's time in the system.
+    pub(super) fn unrecorded(&self) -> usize {
+        self.threads.iter().filter(|it| it.time.is_none()).count()
+    }
+
+    /// The same as [`Self::receiving`], with all time in the system if such threads may have taken
+    /// it.
+    pub(super) fn receiving_at_most(&self) -> f64 {
+        let ticks = self.split.ticks.filter(|_| self.unrecorded() > 0);
+        let system = ticks.map_or(0.0, |ticks| ticks.sys);
+        (self.split.interrupted().unwrap_or(0.0) + system).clamp(self.receiving(), 1.0)
     }
 
     /// Whether the time of its receive work is known: it is not where a program busy-polls.
@@ -157,6 +179,14 @@ impl<'a> CpuWork<'a> {
         evidence.extend(
             self.idle().map(|idle| Evidence::new("idle", Measure::Share(idle), "/proc/stat")),
         );
+        let of_thread = |thread: &&NetThreadWork| {
+            let not_recorded = || Measure::Text("time not recorded".into());
+            let time = thread.ran().map_or_else(not_recorded, Measure::Share);
+            let text = format!("{} ran here: it {}", thread.comm, thread.does());
+            Evidence::new(text, time, "/proc/PID/schedstat")
+        };
+        let is_part = |thread: &&&NetThreadWork| thread.ran().is_none_or(|ran| ran >= PART);
+        evidence.extend(self.threads.iter().filter(is_part).take(THREADS_NAMED).map(of_thread));
         evidence.extend(self.stages_in_words());
         evidence
     }
@@ -186,7 +216,8 @@ mod tests {
     fn a_cpu_is_full_up_to_5_percent_idle_and_has_room_from_50_percent_on() {
         let of = |idle: f64| {
             let split = CpuTimeShares { idle: Some(idle), ..CpuTimeShares::default() };
-            let cpu = CpuWork { cpu: CpuId(0), split, queues: Vec::new(), stages: None };
+            let (queues, threads) = (Vec::new(), Vec::new());
+            let cpu = CpuWork { cpu: CpuId(0), split, queues, threads, stages: None };
             (cpu.is_full(), cpu.has_room())
         };
         assert_eq!([0.05, 0.06].map(of), [(true, false), (false, false)]);

@@ -2,10 +2,12 @@
 
 use std::collections::BTreeSet;
 
-use netsilo_model::change::{Change, knobs};
+use netsilo_model::change::{Change, Target, knobs};
+use netsilo_model::derive::net_threads::NetThreadWork;
 use netsilo_model::derive::silo::Silo;
 use netsilo_model::machine::cpuset::{CpuId, CpuSet};
 use netsilo_model::machine::topology::Topology;
+use netsilo_model::machine::words::plural;
 use netsilo_model::snapshot::subject::Subject;
 use netsilo_predict::live::claim::CLEAR;
 
@@ -15,6 +17,7 @@ use crate::judge::findings::judged::Judged;
 use crate::judge::verdict::{RemedyVerdict, percent};
 use crate::place::FILLS_A_CPU;
 use crate::plan::moves::{kept, moves_one_of};
+use crate::plan::threads;
 
 /// From this share of a CPU's time in receive work, the CPU is overloaded.
 pub(super) const OVERLOADED: f64 = 0.6;
@@ -105,6 +108,40 @@ pub(super) fn spread(judged: &Judged<'_>, load: &CpuWork<'_>) -> Remedy {
     }
 }
 
+/// The changes that move kernel threads off a full CPU which poll no rx queue; `None` if there are
+/// none.
+pub(super) fn spread_threads(
+    judged: &Judged<'_>,
+    load: &CpuWork<'_>,
+    room: &CpuSet,
+) -> Option<Remedy> {
+    let analysis = judged.analysis;
+    let movable = threads::movable(analysis, load.cpu);
+    let system = load.split.ticks.map_or(0.0, |ticks| ticks.sys);
+    let assumed = system / movable.len().max(1) as f64;
+    let shares = analysis.rates.cpus.iter().filter_map(|(cpu, it)| Some((*cpu, it.shares?)));
+    let mut busy = shares.map(|(cpu, it)| (cpu, 1.0 - it.idle - it.iowait)).collect();
+    let changes = threads::off(analysis, load.cpu, room, &mut busy, Some(assumed));
+    let pids = changes.iter().filter_map(|change| match &change.target {
+        Target::NapiThread(knob) => Some(knob.pid),
+        _ => None,
+    });
+    let pids: BTreeSet<u32> = pids.collect();
+    let moved = |it: &&NetThreadWork| pids.contains(&it.pid);
+    let times: Option<Vec<f64>> =
+        movable.iter().copied().filter(moved).map(|it| it.ran()).collect();
+    let took = times.map_or("their times are not recorded".to_owned(), |times| {
+        format!("they ran {} of cpu {}'s time", percent(times.iter().sum()), load.cpu)
+    });
+    let gain = Gain::Unknown(format!("no rx queue of these threads is known; {took}"));
+    let what = format!(
+        "move {} of its {} that poll to cpus with room",
+        changes.len(),
+        plural(movable.len(), "kernel thread")
+    );
+    (!changes.is_empty()).then(|| Remedy::new(what, gain).by(changes))
+}
+
 /// The remedy with the best forecast for the netdev whose queue fills a CPU that no placement
 /// relieves.
 pub(super) fn best_verdict(judged: &Judged<'_>, load: &CpuWork<'_>) -> Option<Remedy> {
@@ -176,7 +213,7 @@ mod tests {
     use netsilo_model::cost::weights::Costs;
     use netsilo_model::derive::analysis::Analysis;
     use netsilo_model::synthetic::grid::Grid;
-    use netsilo_model::synthetic::scene::{Scene, SceneNetdev, SceneQueue};
+    use netsilo_model::synthetic::scene::{Scene, SceneNetdev, SceneQueue, SceneThread};
 
     /// Netdevs with a queue each, on these CPUs of four, with these loads and RPS.
     fn scene(netdevs: &[(&str, u32, f64, &str)]) -> Scene {
@@ -228,6 +265,39 @@ mod tests {
         };
         assert_eq!(changed(0.97), ["eth0 rx-0 rps_cpus: 1-3"]);
         assert_eq!(changed(0.5), ["eth0 rx-0 rps_cpus: none"]);
+    }
+
+    #[test]
+    fn kernel_threads_that_fill_a_cpu_together_move_apart_and_bound_ones_stay() {
+        let host = |threads: &[(&str, f64)], without_time| {
+            let thread = |(comm, load): &(&str, f64)| SceneThread {
+                comm: (*comm).to_owned(),
+                cpus: CpuSet::from_cpu(CpuId(3)),
+                load: *load,
+                without_time,
+            };
+            let threads = threads.iter().map(thread).collect();
+            Scene { grid: Grid { l2s: 4, ..Grid::default() }, threads, ..Scene::default() }
+        };
+        let wifi =
+            [("napi/phy0-7", 0.5), ("mt76-tx phy0", 0.47), ("kworker/3:1-wg-crypt-wg0", 0.01)];
+        let (what, changes) = remedy(&host(&wifi, false), FindingId::SoftirqOneCpu);
+        assert_eq!(what, "move 1 of its 2 kernel threads that poll to cpus with room");
+        assert_eq!(changes, ["kthread mt76-tx phy0 (pid 701): 0"], "the heavier one stays");
+        let unknown = found(&host(&wifi, true), FindingId::SoftirqOneCpu).unwrap();
+        assert!(unknown.title.contains("up to 98%"), "{}", unknown.title);
+        assert!(matches!(unknown.remedies[0].gain, Gain::Unknown(_)));
+        let bound = [("kworker/3:1-wg-crypt-wg0", 0.98)];
+        let (_, changes) = remedy(&host(&bound, false), FindingId::SoftirqOneCpu);
+        assert!(changes.is_empty(), "{changes:?}");
+        let alone =
+            found(&host(&[("napi/phy0-7", 0.97)], false), FindingId::SoftirqOneCpu).unwrap();
+        assert!(alone.writable().is_none(), "it would fill another cpu as well");
+        let softirqs = [("ksoftirqd/3", 0.97)];
+        assert!(
+            found(&host(&softirqs, false), FindingId::SoftirqOneCpu).is_none(),
+            "counted there"
+        );
     }
 
     #[test]

@@ -7,7 +7,7 @@ mod stolen;
 
 use netsilo_model::derive::analysis::Analysis;
 use netsilo_model::derive::cpu_time::MIN_DIFFERENCE;
-use netsilo_model::machine::words::whole_percent;
+use netsilo_model::machine::words::{plural, whole_percent};
 use netsilo_model::snapshot::subject::Subject;
 
 use crate::judge::evidence::{Evidence, Gain, Measure, Remedy};
@@ -15,7 +15,9 @@ use crate::judge::findings::cpu_work::CpuWork;
 use crate::judge::findings::finding::{Finding, Severity};
 use crate::judge::findings::id::FindingId;
 use crate::judge::findings::judged::Judged;
-use crate::judge::findings::relief::{OVERLOADED, best_verdict, own, room, spread, steer_all};
+use crate::judge::findings::relief::{
+    OVERLOADED, best_verdict, own, room, spread, spread_threads, steer_all,
+};
 use crate::judge::why::ksoftirqd;
 
 /// If ksoftirqd runs or waits for this share of the time, it delays packets noticeably.
@@ -51,7 +53,8 @@ pub(super) fn find(judged: &Judged<'_>) -> Vec<Finding> {
 
 /// One CPU is overloaded by receive work while others are idle.
 fn overloaded(judged: &Judged<'_>, load: &CpuWork<'_>, all: &[CpuWork<'_>]) -> Option<Finding> {
-    if load.receiving() < OVERLOADED {
+    let (full, receiving) = (load.is_full(), load.receiving_at_most());
+    if receiving < OVERLOADED || !full && load.receiving() < OVERLOADED {
         return None;
     }
     let room = room(&judged.analysis.after().topology, all, load.cpu);
@@ -65,44 +68,54 @@ fn overloaded(judged: &Judged<'_>, load: &CpuWork<'_>, all: &[CpuWork<'_>]) -> O
         "/proc/stat",
     ));
     evidence.extend(load.queues.iter().map(|silo| own(silo, load.cpu)));
-    let full = load.is_full();
+    let unrecorded = match load.unrecorded() {
+        0 => String::new(),
+        count => format!(" (the time of {} is not recorded)", plural(count, "kernel thread")),
+    };
+    let remedies = match (spread_threads(judged, load, &room), spread(judged, load)) {
+        (Some(threads), moves) => {
+            [threads, moves].into_iter().filter(|it| !it.changes.is_empty()).collect()
+        }
+        (None, moves) if !moves.changes.is_empty() => vec![moves],
+        (None, none) => {
+            let other = steer_all(judged, all, &room).or_else(|| best_verdict(judged, load));
+            vec![other.unwrap_or(none)]
+        }
+    };
     Some(Finding {
         id: FindingId::SoftirqOneCpu,
         severity: if full { Severity::Critical } else { Severity::Warning },
         subject: load.subject(),
         title: format!(
-            "receive work takes {:.0}% of its time{}, while {} cpus are mostly idle",
-            load.receiving() * 100.0,
+            "receive work takes {}{:.0}% of its time{unrecorded}{}, while {} cpus are mostly idle",
+            if unrecorded.is_empty() { "" } else { "up to " },
+            receiving * 100.0,
             if full { ", and no idle time is left" } else { "" },
             room.len()
         ),
         evidence,
-        remedies: match spread(judged, load) {
-            moves if !moves.changes.is_empty() => vec![moves],
-            none => {
-                let other = steer_all(judged, all, &room).or_else(|| best_verdict(judged, load));
-                vec![other.unwrap_or(none)]
-            }
-        },
+        remedies,
     })
 }
 
 /// No CPU is overloaded by receive work; `None` if no CPU polls a queue, or if the time of one that
 /// does is not known.
 fn calm(load: &[CpuWork<'_>]) -> Option<Finding> {
-    let polling = || load.iter().filter(|it| !it.queues.is_empty());
+    let polling = || load.iter().filter(|it| !it.queues.is_empty() || !it.threads.is_empty());
     if polling().any(|it| !it.is_known()) {
         return None;
     }
-    let busiest = polling().max_by(|a, b| a.receiving().total_cmp(&b.receiving()))?;
-    (busiest.receiving() < OVERLOADED).then(|| Finding {
+    let receiving = CpuWork::receiving_at_most;
+    let busiest = polling().max_by(|a, b| receiving(a).total_cmp(&receiving(b)))?;
+    (receiving(busiest) < OVERLOADED).then(|| Finding {
         id: FindingId::SoftirqCalm,
         severity: Severity::Ok,
         subject: Subject::Machine,
         title: format!(
-            "no cpu is overloaded by receive work: cpu {} does the most, {} of its time",
+            "no cpu is overloaded by receive work: cpu {} does the most, {}{} of its time",
             busiest.cpu,
-            whole_percent(busiest.receiving())
+            if busiest.unrecorded() > 0 { "up to " } else { "" },
+            whole_percent(receiving(busiest))
         ),
         evidence: busiest.evidence(),
         remedies: Vec::new(),

@@ -33,9 +33,10 @@ pub(super) fn queue_anywhere(analysis: &Analysis<'_>, silo: &Silo) -> LoadCause 
     };
     // a program that busy-polls finds nothing most of the time
     let polled = most(|it| it.packets_per_s).or_else(|| most(|it| it.polls_per_s));
-    let interrupted =
-        || heaviest(silo.interrupts_per_s.iter().flatten().map(|(cpu, rate)| (*cpu, *rate)));
-    let cpu = polled.or_else(interrupted);
+    let interrupts = || silo.interrupts_per_s.iter().flatten().map(|(cpu, rate)| (*cpu, *rate));
+    let uncounted =
+        || if silo.only_wakes { silo.uncounted_cpus().lowest() } else { heaviest(interrupts()) };
+    let cpu = polled.or_else(uncounted);
     let place = match cpu {
         Some(cpu) => format!("on cpu {cpu}"),
         None => without_cpu(analysis, silo).to_owned(),
@@ -339,6 +340,11 @@ fn polled(silo: &Silo, cpu: Option<CpuId>) -> Fact {
                 ))
             ),
             format!("/proc/{0}/status, /proc/{0}/schedstat", thread.pid),
+        ),
+        None if silo.only_wakes => Fact::new(
+            "its interrupts arrive and raise no NET_RX softirqs: they only wake kthreads of a \
+             netdev that is not listed here",
+            "/proc/interrupts, /proc/softirqs",
         ),
         None => Fact::new(
             match cpu {

@@ -6,13 +6,15 @@ use std::sync::Arc;
 use netsilo_model::derive::analysis::Analysis;
 use netsilo_model::derive::cpu_time::{CpuTimeShares, MeasuredShares};
 use netsilo_model::derive::namespaces::names_of;
+use netsilo_model::derive::net_threads::NetThreadWork;
 use netsilo_model::derive::silo::Silo;
 use netsilo_model::derive::thread_share::ThreadShare;
 use netsilo_model::machine::cpuset::CpuId;
 use netsilo_model::machine::ids::Irq;
 use netsilo_model::machine::words::cpus;
 use netsilo_model::snapshot::attribution::Poll;
-use netsilo_model::snapshot::host::{IrqState, Snapshot};
+use netsilo_model::snapshot::host::IrqState;
+use netsilo_model::snapshot::net_thread::NetThreadKind;
 
 use crate::judge::evidence::{Evidence, Measure};
 use crate::judge::why::explanation::{CpuWhy, Fact, LoadCause, heaviest_first};
@@ -36,26 +38,20 @@ pub(super) fn cpu_why(analysis: &Analysis<'_>, cpu: CpuId) -> CpuWhy {
 
 /// The activity of a CPU's ksoftirqd between the two snapshots; `None` if not known.
 pub(crate) fn ksoftirqd(analysis: &Analysis<'_>, cpu: CpuId) -> Option<ThreadShare> {
-    let time = |of: &Snapshot| of.ksoftirqd.get(&cpu).copied();
-    let (old, new) = (time(&analysis.observation.before)?, time(&analysis.observation.after)?);
-    ThreadShare::between(old, new, analysis.rates.elapsed.as_secs_f64())
+    let is_its = |it: &&NetThreadWork| it.kind == NetThreadKind::Ksoftirqd && it.cpu == Some(cpu);
+    analysis.net_threads.iter().find(is_its)?.time
 }
 
 /// All causes of a CPU's load, sorted by CPU time, largest first.
 pub(super) fn causes(analysis: &Analysis<'_>, cpu: CpuId) -> Vec<LoadCause> {
     let split = CpuTimeShares::from_observation(analysis.observation, &analysis.rates, cpu);
-    let on_it = |silo: &&Silo| {
-        let interrupted =
-            silo.interrupts_per_s.as_ref().is_some_and(|rates| rates.contains_key(&cpu));
-        silo.polls.contains_key(&cpu) || (silo.packets_per_s.is_none() && interrupted)
-    };
-    let mut causes: Vec<LoadCause> = analysis
-        .silos
-        .queues
-        .iter()
-        .filter(on_it)
-        .map(|silo| chain::queue(analysis, silo, cpu))
-        .collect();
+    let on_it = |silo: &&Silo| silo.polls.contains_key(&cpu) || silo.uncounted_cpus().contains(cpu);
+    let queues = || analysis.silos.queues.iter().filter(on_it);
+    let mut causes: Vec<LoadCause> =
+        queues().map(|silo| chain::queue(analysis, silo, cpu)).collect();
+    let is_of_queue = |pid| queues().any(|it| it.kthread.as_ref().is_some_and(|it| it.pid == pid));
+    let threads = analysis.net_threads.iter().filter(|it| it.cpu == Some(cpu));
+    causes.extend(threads.filter(|it| !is_of_queue(it.pid)).filter_map(thread));
     let polls = Polls::on(analysis, cpu);
     let net_rx =
         split.measured.map_or_else(|| split.ticks.map(|ticks| ticks.softirq), |it| Some(it.net_rx));
@@ -68,6 +64,35 @@ pub(super) fn causes(analysis: &Analysis<'_>, cpu: CpuId) -> Vec<LoadCause> {
     causes.extend(split.measured.and_then(|it| ipis(analysis, cpu, it)));
     heaviest_first(&mut causes);
     causes
+}
+
+/// A kernel thread that receives or sends, but for ksoftirqd, whose softirqs have other causes.
+fn thread(thread: &NetThreadWork) -> Option<LoadCause> {
+    const LEAST: f64 = 0.005;
+    if thread.kind == NetThreadKind::Ksoftirqd || thread.ran().is_some_and(|ran| ran < LEAST) {
+        return None;
+    }
+    let source = "/proc/PID/schedstat";
+    let waited = thread.time.map(|time| Measure::Share(time.waited));
+    let may_run = thread.cpus.as_ref().map(|it| format!("it may run on {}", cpus(it)));
+    let unknown = thread.time.is_none().then(|| Fact::new("its time is not recorded", source));
+    let steps = [
+        Some(Fact::new(format!("it {}", thread.does()), "/proc/PID/comm")),
+        may_run.map(|text| Fact::new(text, "/proc/PID/status")),
+        thread.roams.then(|| Fact::new("it ran on several cpus, here last", "/proc/PID/stat")),
+        unknown,
+        Some(Fact::new(format!("to move it: {}", thread.placed_by()), "/proc/PID/stat")),
+    ];
+    Some(LoadCause {
+        name: format!("kernel thread {} (pid {})", thread.comm, thread.pid),
+        share: thread.ran(),
+        estimated: false,
+        evidence: waited
+            .map(|it| Evidence::new("waited for a cpu", it, source))
+            .into_iter()
+            .collect(),
+        steps: steps.into_iter().flatten().collect(),
+    })
 }
 
 /// Packets polled on a CPU.
@@ -316,6 +341,13 @@ fn other_softirqs(
         .iter()
         .filter_map(|(name, _)| reason(name))
         .map(|(text, source)| Fact::new(text, source));
+    let netdevs = analysis.running().filter(|netdev| netdev.driver.as_deref() == Some("ifb"));
+    let ifbs: Vec<&str> = netdevs.map(|netdev| netdev.name.as_str()).collect();
+    let has_tasklets = !ifbs.is_empty() && rates.iter().any(|(name, _)| name == "TASKLET");
+    let redirected = has_tasklets.then(|| {
+        let text = format!("TASKLET: {} pass on what this cpu redirected to them", ifbs.join(", "));
+        Fact::new(text, "drivers/net/ifb.c:ifb_ri_tasklet")
+    });
     (!rates.is_empty() || measured.other_softirq > 0.0).then(|| LoadCause {
         name: "other softirqs".into(),
         share: Some(measured.other_softirq),
@@ -326,7 +358,7 @@ fn other_softirqs(
                 Evidence::new(name.clone(), Measure::PerSecond(*rate), "/proc/softirqs")
             })
             .collect(),
-        steps: steps.collect(),
+        steps: steps.chain(redirected).collect(),
     })
 }
 

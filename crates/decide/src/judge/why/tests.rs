@@ -8,7 +8,9 @@ use netsilo_model::snapshot::attribution::{CpuTime, Poll};
 use netsilo_model::snapshot::host::Softnet;
 use netsilo_model::snapshot::observation::Observation;
 use netsilo_model::synthetic::grid::Grid;
-use netsilo_model::synthetic::scene::{Reader, Scene, SceneForward, SceneNetdev, SceneQueue};
+use netsilo_model::synthetic::scene::{
+    Reader, Scene, SceneForward, SceneNetdev, SceneQueue, SceneThread,
+};
 
 fn queue(irq: u32, cpus: &str, packets_per_s: u64, load: f64) -> SceneQueue {
     SceneQueue {
@@ -52,6 +54,37 @@ fn causes_are_in_descending_order_of_cpu_time() {
         ["eth0 rx-1", "eth0 rx-0"]
     );
     assert!((queues[0].share.unwrap() - 0.3).abs() < 1e-9);
+}
+
+#[test]
+fn kernel_threads_are_named_with_their_time_and_how_to_move_them() {
+    let thread = |comm: &str, load, without_time| SceneThread {
+        comm: comm.into(),
+        cpus: CpuSet::from_cpu(CpuId(0)),
+        load,
+        without_time,
+    };
+    let threads = vec![
+        thread("mt76-tx phy0", 0.2, false),
+        thread("ksoftirqd/0", 0.2, false),
+        thread("backlog_napi/0", 0.0, false),
+        thread("napi/phy0-7", 0.4, true),
+    ];
+    let host = Scene { threads, ..scene(vec![queue(30, "0", 1000, 0.1)]) };
+    let why = explained(&host.observation(), "cpu0");
+    let mut threads = why.causes.iter().filter(|it| it.name.starts_with("kernel thread"));
+    let [known, unknown] = [threads.next().unwrap(), threads.next().unwrap()];
+    assert_eq!(
+        (known.name.as_str(), known.share),
+        ("kernel thread mt76-tx phy0 (pid 700)", Some(0.2))
+    );
+    assert!(reasons(known).ends_with("it may run on cpu 0\nto move it: place the thread"));
+    assert_eq!(
+        (unknown.name.as_str(), unknown.share),
+        ("kernel thread napi/phy0-7 (pid 703)", None)
+    );
+    assert!(reasons(unknown).contains("its time is not recorded"), "{unknown:?}");
+    assert!(threads.next().is_none(), "no time of its own, or counted as softirqs");
 }
 
 #[test]

@@ -1,5 +1,7 @@
 //! How the kernel polls a device: deferred interrupts, threaded NAPI and its kthreads.
 
+use std::collections::BTreeMap;
+
 use serde::{Deserialize, Serialize};
 
 use crate::change::knob::{Capability, Effect, Errno, Knob, KnobFacts, put};
@@ -8,7 +10,7 @@ use crate::change::location::{EthtoolSetting, Location};
 use crate::change::step::{Step, Traffic};
 use crate::machine::cpuset::CpuSet;
 use crate::snapshot::host::Snapshot;
-use crate::snapshot::netdev::NetdevIdentity;
+use crate::snapshot::netdev::{self, NetdevIdentity};
 
 /// `napi_defer_hard_irqs`: number of empty polls after which the interrupt is enabled again.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
@@ -127,7 +129,7 @@ impl Knob for Threaded {
     }
 }
 
-/// The CPUs of a threaded NAPI's kthread (`sched_setaffinity`).
+/// The CPUs of a kthread that polls a NAPI, or works for a Wi-Fi driver (`sched_setaffinity`).
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct NapiThread {
@@ -165,12 +167,17 @@ impl Knob for NapiThread {
     }
 
     fn value_in(&self, snapshot: &Snapshot) -> Option<CpuSet> {
-        let mut threads = snapshot.netdevs.iter().flat_map(|it| &it.napis);
-        threads.find_map(|napi| {
+        let is_same = |pid, start_time| pid == self.pid && start_time == self.start_time;
+        let mut napis = snapshot.netdevs.iter().flat_map(|it| &it.napis);
+        let of_napi = napis.find_map(|napi| {
             let thread = napi.thread.as_ref()?;
-            let same = thread.pid == self.pid && thread.start_time == self.start_time;
-            same.then(|| thread.cpus.clone())
-        })
+            is_same(thread.pid, thread.start_time).then(|| thread.cpus.clone())
+        });
+        let other = || {
+            let thread = snapshot.net_threads.get(&self.pid)?;
+            thread.cpus.clone().filter(|_| is_same(self.pid, thread.start_time))
+        };
+        of_napi.or_else(other)
     }
 
     fn set_in(&self, snapshot: &mut Snapshot, cpus: CpuSet) {
@@ -179,17 +186,23 @@ impl Knob for NapiThread {
         for thread in threads.filter(|thread| thread.pid == self.pid) {
             thread.cpus.clone_from(&cpus);
         }
+        put(snapshot.net_threads.get_mut(&self.pid).and_then(|it| it.cpus.as_mut()), cpus);
     }
 
     fn all_in(snapshot: &Snapshot) -> Vec<Self> {
         let napis = snapshot.netdevs.iter().flat_map(|netdev| &netdev.napis);
         let threads = napis.filter_map(|napi| napi.thread.as_ref());
-        let knob = |it: &crate::snapshot::netdev::NapiThread| Self {
-            pid: it.pid,
-            comm: it.comm.clone(),
-            start_time: it.start_time,
-        };
-        threads.map(knob).collect()
+        let mut all: BTreeMap<u32, Self> = BTreeMap::new();
+        for netdev::NapiThread { pid, comm, start_time, .. } in threads.cloned() {
+            all.insert(pid, Self { pid, comm, start_time });
+        }
+        for (pid, thread) in &snapshot.net_threads {
+            if thread.is_movable() {
+                let (comm, start_time) = (thread.comm.clone(), thread.start_time);
+                all.insert(*pid, Self { pid: *pid, comm, start_time });
+            }
+        }
+        all.into_values().collect()
     }
 
     /// A driver that recreates its NAPIs ends their kthreads (a veth does so when `rx-gro` is
@@ -209,8 +222,10 @@ impl Knob for NapiThread {
 
     /// The kthread's name contains that of its device (`napi/<dev>-<id>`, cut to 15 bytes).
     fn is_of(&self, netdev: &str) -> bool {
-        let device = self.comm.strip_prefix("napi/").unwrap_or_default();
-        netdev.starts_with(device)
-            || device.rsplit_once('-').is_some_and(|(device, _)| device == netdev)
+        let of_netdev = |device: &str| {
+            netdev.starts_with(device)
+                || device.rsplit_once('-').is_some_and(|(device, _)| device == netdev)
+        };
+        self.comm.strip_prefix("napi/").is_some_and(of_netdev)
     }
 }

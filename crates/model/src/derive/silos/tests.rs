@@ -4,12 +4,13 @@ use std::time::Duration;
 
 use super::*;
 use crate::derive::rates::rates;
+use crate::derive::thread_share::ThreadShare;
 use crate::machine::cpuset::CpuSet;
 use crate::machine::topology::Distance;
 use crate::snapshot::attribution::{Consumer, QueueResolution};
 use crate::snapshot::netdev::{AssociationSource, Confidence};
 use crate::synthetic::grid::Grid;
-use crate::synthetic::scene::{Reader, Scene, SceneForward, SceneNetdev, SceneQueue};
+use crate::synthetic::scene::{Reader, Scene, SceneForward, SceneNetdev, SceneQueue, SceneThread};
 
 fn set(text: &str) -> CpuSet {
     CpuSet::parse_list(text).unwrap()
@@ -111,6 +112,41 @@ fn the_load_of_a_kthread_is_the_time_that_it_ran() {
     let own: Vec<f64> = silos.queues.iter().map(|silo| silo.own_share[&CpuId(0)]).collect();
     assert!(own[0] > 0.11, "{own:?}: in proportion to packets");
     assert_eq!(silos.queues[0].kthread_time, None);
+}
+
+#[test]
+fn without_ebpf_a_queue_is_polled_where_its_kthread_ran_and_not_where_it_is_woken() {
+    let mut scene = Scene { without_bpf: true, ..scene() };
+    scene.netdevs[0].threaded = true;
+    for queue in &mut scene.netdevs[0].queues {
+        (queue.kthread_waited, queue.kthread_cpus) = (Some(0.0), set("3"));
+    }
+    let silo = &silos_of(&scene.observation()).queues[0];
+    assert_eq!(silo.interrupts_per_s.as_ref().unwrap().keys().next(), Some(&CpuId(0)));
+    assert_eq!((silo.polling_cpus(), silo.own_share[&CpuId(3)]), (set("3"), 0.3));
+}
+
+#[test]
+fn interrupts_without_softirqs_only_wake_a_kthread_if_there_is_one_of_no_netdev() {
+    let only_wakes = |comm: &str, softirqs: bool| {
+        let thread =
+            SceneThread { comm: comm.into(), cpus: set("1"), load: 0.5, without_time: false };
+        let mut scene = Scene { without_bpf: true, threads: vec![thread], ..scene() };
+        scene.netdevs[0].queues[0].packets_per_s = 3000;
+        let mut host = scene.observation();
+        if !softirqs {
+            let before = host.before.cpus.clone();
+            for (cpu, counters) in &mut host.after.cpus {
+                counters.softirqs = before[cpu].softirqs.clone();
+            }
+        }
+        let silo = silos_of(&host).queues[0].clone();
+        assert_eq!(silo.polling_cpus().is_empty(), silo.only_wakes);
+        silo.only_wakes
+    };
+    assert!(only_wakes("napi/phy0-7", false));
+    assert!(!only_wakes("napi/phy0-7", true), "its handler schedules a NAPI");
+    assert!(!only_wakes("ksoftirqd/1", false), "nothing else is known to poll");
 }
 
 #[test]

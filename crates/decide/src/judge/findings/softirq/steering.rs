@@ -86,7 +86,7 @@ fn work_on_only(silo: &Silo, cpu: CpuId) -> Option<Work> {
         let (_, rate) = rates.into_iter().find(|(at, _)| *at == cpu)?;
         (rate > 0.0 && rate >= NEARLY_ALL * all).then_some(rate)
     };
-    if silo.packets_per_s.is_some() || silo.kthread.is_some() {
+    if silo.packets_per_s.is_some() || silo.kthread.is_some() || silo.only_wakes {
         let polls = silo.polls.iter().map(|(cpu, rate)| (*cpu, rate.packets_per_s));
         return only(polls.collect()).map(Work::Polled);
     }
