@@ -51,9 +51,9 @@ pub(super) fn targets(look: &NetdevLook<'_>) -> CpuSet {
     narrower(&near, &|cpu| !topology.core_of(cpu).intersects(&polls))
 }
 
-/// What `netsilo plan` writes for a goal of this netdev.
+/// What `netsilo plan` writes for a goal of these netdevs.
 fn planned(look: &NetdevLook<'_>, goal: Goal) -> Vec<Change> {
-    let netdevs = vec![look.netdev.name.clone()];
+    let netdevs = look.ports.iter().map(|port| port.name.clone()).collect();
     let goal = Goal { netdevs, irqs: false, even_if_owned: true, ..goal };
     look.look.planned(goal)
 }
