@@ -210,6 +210,8 @@ impl<'a> Index<'a> {
     /// The kthread of a netdev that a NAPI without an id polls; `None` if there are several.
     fn thread_without_id(netdev: &Netdev) -> Option<NapiThread> {
         SoftwareNetdev::from_netdev(netdev).filter(|kind| kind.is_polled_without_id())?;
+        // a netdev of another network namespace may have the same name
+        netdev.threaded.filter(|threaded| *threaded > 0)?;
         let mut threads =
             netdev.napis.iter().filter(|it| it.id.0 == 0).filter_map(|it| it.thread.as_ref());
         threads.next().filter(|_| threads.next().is_none()).cloned()

@@ -310,7 +310,7 @@ impl SoftwareNetdev {
             }
             Napi => {
                 "a NAPI without an id for each peer, after workers (`wg-crypt`, all CPUs in turn) \
-                 decrypted; in kthreads from 6.16 and in later releases of 6.1 and 6.12"
+                 decrypted; in kthreads from 6.16 on"
             }
             Reader => "the CPUs that receive for the netdev below, until its program reads",
             Nothing => "nothing: it receives no packets",

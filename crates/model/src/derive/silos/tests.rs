@@ -213,7 +213,7 @@ fn polls_without_an_id_are_of_the_netdev_that_they_name() {
     };
     assert_eq!(polled(&observation), [(None, None, 400.0)]);
     let netdev = &mut observation.after.netdevs[0];
-    netdev.driver = Some("wireguard".into());
+    (netdev.driver, netdev.threaded) = (Some("wireguard".into()), Some(1));
     netdev.rx_queues.truncate(1);
     assert_eq!(polled(&observation), [(Some(0), Some(77), 400.0)]);
 }
