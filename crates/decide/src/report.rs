@@ -25,7 +25,7 @@ use netsilo_model::derive::silo::{Silo, Silos};
 use netsilo_model::derive::stages::Stages;
 use netsilo_model::derive::tap_readers::TapReader;
 use netsilo_model::derive::transmit::{Transmit, transmit};
-use netsilo_model::drivers::software::SoftwareNetdev;
+use netsilo_model::drivers::software::{SoftwareNetdev, SoftwareReceive};
 use netsilo_model::machine::cpuset::{CpuId, CpuSet};
 use netsilo_model::machine::ids::Irq;
 use netsilo_model::machine::topology::{NodeId, Topology};
@@ -169,9 +169,9 @@ pub struct NetdevLine {
     /// Programs that capture what it receives, those that take most packets first.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub captured_by: Vec<CaptureLine>,
-    /// Whether no NAPI polls it: the CPUs that send its packets process them, on their backlogs.
+    /// Where the packets of a netdev without hardware are processed, if no poll of it was counted.
     #[serde(default)]
-    pub on_backlogs: bool,
+    pub processed: Option<String>,
     /// What its tx queues send; `None` if that was not counted.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub transmit: Option<Transmit>,
@@ -378,10 +378,24 @@ fn netdev_line(netdev: &Netdev, analysis: &Analysis<'_>) -> NetdevLine {
         other_irqs: netdev.irqs.iter().filter(|irq| !of_queue(irq)).copied().collect(),
         tx_irqs: own_tx.iter().map(|(queue, irq)| tx_irq(*queue, *irq, snapshot, rates)).collect(),
         captured_by: captured_by(netdev, &analysis.observation.attribution, snapshot),
-        on_backlogs: SoftwareNetdev::is_on_backlogs(netdev),
+        processed: processed(netdev).filter(|_| !analysis.is_polled(netdev)).map(str::to_owned),
         transmit: transmit(analysis, netdev),
         queues: backlog.into_iter().chain(queues.cloned()).collect(),
     }
+}
+
+fn processed(netdev: &Netdev) -> Option<&'static str> {
+    Some(match SoftwareNetdev::from_netdev(netdev)?.receive {
+        SoftwareReceive::Backlog => "on the backlogs of the cpus that send",
+        SoftwareReceive::Writer => "in the programs that write",
+        SoftwareReceive::Reentry => "in the pass of its ports",
+        SoftwareReceive::SamePass => "in the pass of the netdevs below",
+        SoftwareReceive::Tasklet => "in a tasklet",
+        SoftwareReceive::GroCells => "in its GRO cells",
+        SoftwareReceive::Napi => "in its NAPI",
+        SoftwareReceive::Reader => "in a queue for its program",
+        SoftwareReceive::Nothing => return None,
+    })
 }
 
 /// The programs whose sockets captured packets of a netdev. Those that are not bound to one

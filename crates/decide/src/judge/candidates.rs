@@ -14,7 +14,6 @@ use netsilo_model::change::{Change, Value};
 use netsilo_model::derive::analysis::Analysis;
 use netsilo_model::machine::cpuset::CpuSet;
 use netsilo_model::snapshot::netdev::Netdev;
-use netsilo_model::snapshot::subject::Subject;
 use serde::{Deserialize, Serialize};
 
 use crate::judge::annotate::plan_with_verdicts;
@@ -169,7 +168,7 @@ fn verdict_of(
     netdev: &Netdev,
 ) -> CandidateEstimate {
     let of = |it: &&RemedyVerdict| {
-        Some(it.remedy) == remedy && it.subject == Subject::Netdev(netdev.name.clone())
+        Some(it.remedy) == remedy && it.subject.netdevs().contains(&netdev.name)
     };
     verdicts.iter().find(of).map_or(CandidateEstimate::NotEstimated, expected_of)
 }
@@ -231,7 +230,7 @@ fn verdict_on(
     verdicts: &[RemedyVerdict],
 ) -> CandidateEstimate {
     let is_of_goal = |verdict: &&RemedyVerdict| {
-        let of = |name: &String| verdict.subject.to_string() == *name;
+        let of = |name: &String| verdict.subject.netdevs().contains(name);
         Some(verdict.remedy) == remedy && (goal.netdevs.is_empty() || goal.netdevs.iter().any(of))
     };
     let best = verdicts.iter().filter(is_of_goal).min_by_key(|it| rank(it.claim));

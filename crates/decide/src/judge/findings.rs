@@ -6,6 +6,7 @@
 //! remedies. Every finding has evidence. A gain that no measurement limits is
 //! [`Gain::Unknown`](crate::judge::evidence::Gain::Unknown).
 
+mod bonds;
 mod builders;
 mod check;
 mod cloud;

@@ -49,8 +49,12 @@ impl FixRequest {
     }
 
     fn matches(&self, finding: &Finding) -> bool {
-        self.id == finding.id
-            && self.subject.as_ref().is_none_or(|subject| *subject == finding.subject)
+        // a port of a bond has the finding of the bond
+        let is_it = |subject: &Subject| match (subject, &finding.subject) {
+            (Subject::Netdev(port), Subject::Netdevs(all)) => all.contains(port),
+            (subject, of) => subject == of,
+        };
+        self.id == finding.id && self.subject.as_ref().is_none_or(is_it)
     }
 }
 

@@ -14,6 +14,7 @@ use netsilo_model::drivers::counters;
 use netsilo_model::drivers::loss_stage::LossStage;
 use netsilo_model::drivers::name::DriverName;
 use netsilo_model::drivers::protocol_losses::PROTOCOLS;
+use netsilo_model::drivers::software::SoftwareNetdev;
 use netsilo_model::snapshot::netdev::Netdev;
 use netsilo_model::snapshot::sockets::SocketKind;
 use netsilo_model::snapshot::subject::{ProtocolPart, Subject};
@@ -329,7 +330,10 @@ fn netdev_lines(
     // Of a device with a ring, these are packets that the driver refused to send. The event names
     // the stage more exactly.
     let sends = netdev.device_path.is_none() && !analysis.observation.attribution.counts_drops();
+    let kind = SoftwareNetdev::from_netdev(netdev);
     for (counter, place, aside) in STATISTICS {
+        let of_kind = kind.filter(|_| *counter == "rx_dropped").map(|kind| kind.rx_dropped());
+        let (place, aside) = &of_kind.unwrap_or((*place, aside));
         if *place == LossStage::VirtualDevice && !sends {
             continue;
         }

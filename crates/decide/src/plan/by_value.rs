@@ -199,12 +199,17 @@ pub(super) fn table_too_large(entries: u32) -> Option<Refusal> {
 /// Why a setting of a netdev without hardware would do nothing; `None` if the kernel reads it.
 fn never_read(netdev: &Netdev, knob: &str) -> Option<String> {
     let kind = SoftwareNetdev::from_netdev(netdev)?;
-    kind.is_never_steered().then(|| {
-        format!(
-            "the kernel never reads its {knob}: the netdevs below it receive its packets ({}); \
-             name those instead",
-            kind.function_name()
-        )
+    let function = kind.function_name();
+    let reads = if kind.on_backlog.is_empty() {
+        format!("the kernel never reads its {knob}")
+    } else {
+        format!("the kernel reads its {knob} only for {}", kind.on_backlog)
+    };
+    kind.is_never_steered().then(|| match kind.receive {
+        SoftwareReceive::Nothing => format!("{reads}: it receives no packets ({function})"),
+        _ => format!(
+            "{reads}: the netdevs below it receive its packets ({function}); name those instead"
+        ),
     })
 }
 

@@ -6,6 +6,7 @@ use std::collections::BTreeMap;
 use netsilo_model::change::{Change, knobs};
 use netsilo_model::derive::analysis::Analysis;
 use netsilo_model::derive::silo::Silo;
+use netsilo_model::drivers::software::SoftwareNetdev;
 use netsilo_model::machine::cpuset::{CpuId, CpuSet};
 use netsilo_model::machine::ids::Irq;
 use netsilo_model::machine::topology::Topology;
@@ -182,6 +183,9 @@ pub(super) fn groups<'a>(
                     part.leave(&silo.label(), reason);
                 }
                 None if irq.is_none() && silo.kthread.is_none() => match edge {
+                    None if SoftwareNetdev::from_netdev(netdev).is_some() => {
+                        part.leave(&silo.label(), "a netdev without hardware has no interrupt");
+                    }
                     None => part.leave(&silo.label(), "its interrupt is not known"),
                     Some(edge) => {
                         let (irq, words) = (edge.to, edge.source.in_words());

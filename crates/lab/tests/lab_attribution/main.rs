@@ -11,6 +11,7 @@ mod forwarding;
 mod interrupts;
 mod kernel_work;
 mod servers;
+mod software;
 mod virtual_machines;
 
 use std::collections::BTreeMap;
@@ -45,6 +46,7 @@ fn kernel_6_1_with_virtio_net() {
         kernel_work::is_named_by_its_function(lab);
         kernel_work::of_tls_is_its_readers(lab);
         virtual_machines::have_workers_of_the_kernel(lab);
+        software::netdevs_are_what_the_table_says(lab, Kernel::V6_1);
     });
 }
 
@@ -57,6 +59,7 @@ fn kernel_6_12_with_igb() {
         containers::behind_wireguard_are_resolved(lab);
         interrupts::are_known_by_the_napis_that_they_schedule(lab);
         forwarding::is_attributed_in_every_way(lab, NicModel::Igb);
+        software::netdevs_are_what_the_table_says(lab, Kernel::V6_12);
     });
 }
 
@@ -87,6 +90,7 @@ fn newest_kernel_with_virtio_net() {
         kernel_work::is_named_by_its_function(lab);
         kernel_work::has_the_names_of_its_threads(lab);
         virtual_machines::take_what_netsilo_counts(lab);
+        software::netdevs_are_what_the_table_says(lab, Kernel::Newest);
     });
 }
 

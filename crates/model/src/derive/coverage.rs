@@ -131,7 +131,7 @@ fn named(stage: LossStage) -> Option<(&'static str, &'static str)> {
         LossStage::Protocol => ("protocol", "IP and checksums"),
         LossStage::Neighbour => ("neighbour", "next hops"),
         LossStage::Qdisc => ("qdisc", "queueing disciplines"),
-        LossStage::VirtualDevice => ("virtual-device", "tun, tap and veth"),
+        LossStage::VirtualDevice => ("virtual-device", "virtual netdevs"),
         LossStage::Listen => ("listen", "listen queues"),
         LossStage::Socket => ("socket", "UDP and TCP sockets"),
         LossStage::Other => ("other", "other parts of the kernel"),

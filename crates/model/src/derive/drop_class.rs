@@ -206,7 +206,15 @@ const FUNCTIONS: &[Row] = &[
     (
         DropClass::Lost,
         LossStage::VirtualDevice,
-        &["veth_xmit", "tun_net_xmit", "tap_handle_frame", "macvtap_handle_frame"],
+        &[
+            "veth_xmit",
+            "tun_net_xmit",
+            "tap_handle_frame",
+            "macvtap_handle_frame",
+            "gro_cells_receive",
+            "macvlan_broadcast_enqueue",
+            "ipvlan_multicast_enqueue",
+        ],
     ),
     (DropClass::Lost, LossStage::PacketSocket, &["packet_rcv", "tpacket_rcv"]),
     (

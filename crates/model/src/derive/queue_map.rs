@@ -41,8 +41,8 @@ pub struct QueueMap<'a> {
     queues: BTreeMap<NapiId, (usize, u32, Association<NapiId>)>,
     /// The most certain NAPI of each queue, by interface index.
     napis: BTreeMap<(u32, u32), Association<NapiId>>,
-    /// The only queue of each netdev without hardware that no NAPI with an id polls: instances
-    /// without one poll it (tunnels' GRO cells, a tap with `IFF_NAPI`).
+    /// Of each netdev without hardware that no NAPI with an id polls, the only queue, or the netdev
+    /// alone: instances without an id poll it (GRO cells, WireGuard, a tap with `IFF_NAPI`).
     without_id: BTreeMap<u32, Origin>,
     /// All origins, in the order of the silos.
     origins: Vec<Origin>,
@@ -122,7 +122,14 @@ impl<'a> QueueMap<'a> {
         let without_queue = queueless
             .filter(|(napi, _)| polled.contains(napi))
             .map(|(napi, at)| Origin::Napi(*at, *napi));
-        map.origins.extend(without_queue.collect::<BTreeSet<_>>());
+        let mut without_queue: BTreeSet<Origin> = without_queue.collect();
+        without_queue.extend(map.polls_by_origin(attribution).into_iter().filter_map(
+            |(origin, polls)| {
+                let is_new = matches!(origin, Origin::Napi(_, NapiId(0)));
+                (is_new && polls.iter().any(|poll| poll.packets > 0)).then_some(origin)
+            },
+        ));
+        map.origins.extend(without_queue);
         map.by_cpu = map.accounted_for(attribution, rates);
         map
     }
@@ -315,11 +322,15 @@ impl<'a> QueueMap<'a> {
     fn add_without_id(&mut self) {
         let has_id: BTreeSet<usize> = self.devices.values().copied().collect();
         for (at, netdev) in self.snapshot.netdevs.iter().enumerate() {
-            if let [only] = netdev.rx_queues.as_slice()
-                && netdev.device_path.is_none()
-                && !has_id.contains(&at)
-            {
-                self.without_id.insert(netdev.ifindex, Origin::Queue(at, only.index));
+            let is_polled = || {
+                SoftwareNetdev::from_netdev(netdev).is_some_and(|kind| kind.is_polled_without_id())
+            };
+            if (netdev.device_path.is_none() || is_polled()) && !has_id.contains(&at) {
+                let origin = match netdev.rx_queues.as_slice() {
+                    [only] => Origin::Queue(at, only.index),
+                    _ => Origin::Napi(at, NapiId(0)),
+                };
+                self.without_id.insert(netdev.ifindex, origin);
             }
         }
     }

@@ -13,6 +13,7 @@ use crate::derive::silo::{
 };
 use crate::derive::unread::add_unknown;
 use crate::derive::wakeups::{Wakeups, of_kthread};
+use crate::drivers::software::SoftwareNetdev;
 use crate::machine::cpuset::{CpuId, CpuSet};
 use crate::machine::ids::{Irq, NapiId};
 use crate::parse::container::Container;
@@ -208,6 +209,16 @@ impl<'a> Index<'a> {
         self.napis.get(&(netdev.ifindex, napi)).filter(|_| napi.0 != 0)?.thread.clone()
     }
 
+    /// The kthread of a netdev that a NAPI without an id polls; `None` if there are several.
+    fn thread_without_id(netdev: &Netdev) -> Option<NapiThread> {
+        SoftwareNetdev::from_netdev(netdev).filter(|kind| kind.is_polled_without_id())?;
+        // a netdev of another network namespace may have the same name
+        netdev.threaded.filter(|threaded| *threaded > 0)?;
+        let mut threads =
+            netdev.napis.iter().filter(|it| it.id.0 == 0).filter_map(|it| it.thread.as_ref());
+        threads.next().filter(|_| threads.next().is_none()).cloned()
+    }
+
     /// Other queues of the same interrupt; those of other devices include the device name. Of many,
     /// the first ones and the number of the others.
     fn sharers(&self, netdev: &Netdev, queue: &RxQueue, irq: Irq) -> Vec<String> {
@@ -259,7 +270,10 @@ fn settings(
         requested: state.and_then(|s| s.requested.clone()),
         effective: state.and_then(|s| s.effective.clone()),
         writable: state.map(|s| s.writable.clone()),
-        kthread: napi.as_ref().and_then(|napi| index.thread_of(netdev, napi.to)),
+        kthread: match &napi {
+            Some(napi) => index.thread_of(netdev, napi.to),
+            None => Index::thread_without_id(netdev),
+        },
         irq,
         napi,
         rps_cpus: queue.rps_cpus.clone(),

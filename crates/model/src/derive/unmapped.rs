@@ -115,12 +115,9 @@ impl UnmappedWork {
 fn arrives(analysis: &Analysis<'_>, netdev: &Netdev) -> Option<f64> {
     let few = FEW_PACKETS / analysis.rates.elapsed.as_secs_f64();
     let rate = analysis.rate(netdev, "rx_packets").filter(|rate| *rate > few)?;
-    let kind = SoftwareNetdev::from_netdev(netdev);
-    let is_own = kind.is_none_or(|_| SoftwareNetdev::is_on_backlogs(netdev));
-    // the ports of a switch are behind the netdev that leads to it
-    let is_port = netdev.bus.as_deref().is_some_and(|bus| bus.starts_with("mdio"));
-    let is_device = netdev.device_path.is_some() || netdev.bus.is_some() || netdev.name == "lo";
-    (is_own && is_device && !is_port).then_some(rate)
+    let is_device = netdev.device_path.is_some() || netdev.bus.is_some();
+    let is_own = SoftwareNetdev::from_netdev(netdev).is_none() && is_device;
+    (is_own || netdev.name == "lo").then_some(rate)
 }
 
 /// The same of a netdev of which no poll and no interrupt is known.
@@ -129,7 +126,7 @@ fn unmapped(analysis: &Analysis<'_>, netdev: &Netdev) -> Option<f64> {
     let is_known = |silo: &Silo| {
         silo.packets_per_s.is_some() || silo.irq.is_some() || !silo.own_share.is_empty()
     };
-    let is_software = SoftwareNetdev::from_netdev(netdev).is_some() || netdev.name == "lo";
+    let is_software = SoftwareNetdev::from_netdev(netdev).is_some();
     (!is_software && !analysis.silos_of(&netdev.name).any(is_known)).then_some(rate)
 }
 

@@ -31,7 +31,8 @@ pub enum LossStage {
     Neighbour,
     /// A queueing discipline was full.
     Qdisc,
-    /// The queue of a virtual netdev (tun, tap, veth) was full, or nobody reads it.
+    /// The queue of a virtual netdev (tun, tap, veth, GRO cells of a tunnel) was full, or nobody
+    /// reads it.
     VirtualDevice,
     /// The queue of a listening socket was full.
     Listen,
@@ -77,7 +78,7 @@ impl LossStage {
             Self::Protocol => "protocol",
             Self::Neighbour => "next hop unknown",
             Self::Qdisc => "qdisc full",
-            Self::VirtualDevice => "tun, tap or veth full",
+            Self::VirtualDevice => "virtual netdev full",
             Self::Listen => "listen queue full",
             Self::Socket => "socket buffer full",
             Self::Other => "elsewhere",

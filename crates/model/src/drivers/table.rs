@@ -11,6 +11,7 @@ use std::sync::LazyLock;
 use serde::{Deserialize, Serialize};
 
 use crate::drivers::name::DriverName;
+use crate::drivers::software::SoftwareNetdev;
 use crate::drivers::{counters, irq_patterns};
 use crate::parse::scalar::version;
 use crate::snapshot::netdev::Netdev;
@@ -212,10 +213,12 @@ impl Drivers {
         }
         let _ = writeln!(
             text,
-            "\n## Names of interrupts\n{}\n## Counters of lost packets\n{}\n## Sources\n\
-             | driver | source | not in the tables above |\n|---|---|---|",
+            "\n## Names of interrupts\n{}\n## Counters of lost packets\n{}\n## Netdevs without \
+             hardware\n{}\n## Sources\n| driver | source | not in the tables above |\n\
+             |---|---|---|",
             irq_patterns::as_markdown(),
-            counters::as_markdown()
+            counters::as_markdown(),
+            SoftwareNetdev::as_markdown()
         );
         for driver in &self.driver {
             let missing = without(&driver.name).map_or("", |(_, missing)| missing);

@@ -19,8 +19,8 @@ pub struct Netdev {
     /// Device path below `/sys` (`/devices/pci0000:00/0000:00:04.0/virtio1`), stable across
     /// reboots; `None` for virtual devices.
     pub device_path: Option<String>,
-    /// Driver (`virtio_net`); for virtual devices the kind from rtnetlink or ethtool (`veth`,
-    /// `bridge`); `None` if neither names one.
+    /// Driver (`virtio_net`); for virtual devices the kind from ethtool or `uevent`
+    /// (`veth`, `bridge`), or `macvtap` and `ipvtap`; `None` if neither names one.
     pub driver: Option<String>,
     /// Bus address (`0000:00:04.0`).
     pub bus: Option<String>,
@@ -58,6 +58,9 @@ pub struct Netdev {
     /// end of each poll.
     #[serde(default)]
     pub gro_flush_timeout: Option<u64>,
+    /// `/sys/class/net/<dev>/tun_flags` of a tun or tap: `IFF_*` of `linux/if_tun.h`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub tun_flags: Option<u32>,
     /// `/sys/class/net/<dev>/statistics/*`.
     pub statistics: BTreeMap<String, u64>,
     /// Settings and statistics from ethtool.

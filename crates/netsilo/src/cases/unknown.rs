@@ -75,7 +75,9 @@ fn wrong(observation: &Observation) -> Vec<String> {
         let line = report.netdevs.iter().find(|line| line.name == netdev.name).unwrap();
         let rates = || line.queues.iter().map(|silo| silo.received_per_s());
         let is_explained = |silo: &netsilo_model::derive::silo::Silo| {
-            silo.received_per_s().is_some() || silo.not_counted.is_some() || line.on_backlogs
+            silo.received_per_s().is_some()
+                || silo.not_counted.is_some()
+                || line.processed.is_some()
         };
         if rates().count() > 0 && rates().all(|rate| rate == Some(0.0)) {
             wrong.push(format!("{}: all queues have 0 packets in JSON", netdev.name));

@@ -153,8 +153,8 @@ pub(crate) fn netdev_title(netdev: &NetdevLine) -> String {
     }
     if netdev.threaded.is_some_and(|threaded| threaded > 0) {
         parts.push("threaded NAPI".to_owned());
-    } else if netdev.on_backlogs {
-        parts.push("on the backlogs of the cpus that send".to_owned());
+    } else {
+        parts.extend(netdev.processed.clone());
     }
     if netdev.queues.iter().any(|silo| silo.packets_per_s.is_none()) {
         let rate = netdev.rx_packets_per_s.filter(|rate| *rate > 0.0);

@@ -19,8 +19,13 @@ pub struct Received<'a> {
 impl<'a> Received<'a> {
     /// `None` if the netdev receives nothing.
     pub fn new(work: &'a Work<'a>, netdev: &Netdev) -> Option<Self> {
-        let of_netdev = |queue: &&Queue<'_>| queue.silo.netdev.is(netdev);
-        let queues: Vec<_> = work.queues.iter().filter(of_netdev).collect();
+        Self::of_ports(work, &[netdev])
+    }
+
+    /// What several netdevs receive together.
+    pub fn of_ports(work: &'a Work<'a>, ports: &[&Netdev]) -> Option<Self> {
+        let is_of = |queue: &&Queue<'_>| ports.iter().any(|port| queue.silo.netdev.is(port));
+        let queues: Vec<_> = work.queues.iter().filter(is_of).collect();
         (!queues.is_empty()).then_some(Self { queues })
     }
 

@@ -80,13 +80,23 @@ fn netdev(notes: &Notes<'_>, known: &Known<'_>, name: &str, names: &[String]) ->
     let hardware = hardware(notes, &dir);
     let driver = hardware.as_ref().and_then(|hardware| hardware.driver.clone());
     let driver = driver.or_else(|| Some(ethtool.as_ref()?.driver.value()?.driver.clone()));
+    // ethtool names the netdev that it is based on
+    let is_tap = |kind: &&str| notes.root.list(&file(kind)).is_ok_and(|it| !it.is_empty());
+    let tap = || ["macvtap", "ipvtap"].into_iter().find(is_tap).map(str::to_owned);
+    let driver = match driver.as_deref() {
+        Some("macvlan" | "ipvlan") => tap().or(driver),
+        _ => driver,
+    };
     let driver = driver.or_else(|| {
         notes.get(&file("uevent"), |text| Ok(uevent(text).remove("DEVTYPE"))).flatten()
     });
+    let is_tun = driver.as_deref() == Some("tun");
+    let tun_flags = || notes.get(&file("tun_flags"), scalar::hexadecimal);
     let mut netdev = Netdev {
         name: name.to_owned(),
         ifindex,
         driver,
+        tun_flags: is_tun.then(tun_flags).flatten(),
         mac: notes.get(&file("address"), parse::address).flatten(),
         speed_mbps: notes.get(&file("speed"), parse::speed).flatten(),
         up,

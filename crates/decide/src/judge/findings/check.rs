@@ -5,6 +5,7 @@ use std::time::Duration;
 use netsilo_model::derive::analysis::Analysis;
 use serde::{Deserialize, Serialize};
 
+use crate::judge::findings::bonds::Bonds;
 use crate::judge::findings::finding::Finding;
 use crate::judge::findings::judged::Judged;
 use crate::judge::findings::{
@@ -59,7 +60,9 @@ pub struct Check {
 /// Derives all findings, the loss ledger and the verdicts.
 pub fn check(analysis: &Analysis<'_>) -> Check {
     let judged = Judged::new(analysis);
-    let mut findings: Vec<Finding> = FAMILIES.iter().flat_map(|find| find(&judged)).collect();
+    let bonds = Bonds::new(analysis);
+    let findings = FAMILIES.iter().flat_map(|find| find(&judged)).collect();
+    let mut findings = bonds.findings(findings);
     // The sort is stable, so findings of equal worth stay in the order of their families.
     findings
         .sort_by(|a, b| b.severity.cmp(&a.severity).then_with(|| b.worth().total_cmp(&a.worth())));
@@ -70,7 +73,7 @@ pub fn check(analysis: &Analysis<'_>) -> Check {
         interval: analysis.rates.elapsed,
         findings,
         ledger: judged.ledger,
-        verdicts: judged.verdicts,
+        verdicts: bonds.verdicts(judged.verdicts),
         distances: analysis.costs.source_in_words(),
     }
 }

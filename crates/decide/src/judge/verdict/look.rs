@@ -6,6 +6,7 @@ use std::cell::RefCell;
 use netsilo_model::change::Change;
 use netsilo_model::derive::analysis::Analysis;
 use netsilo_model::derive::silo::Silo;
+use netsilo_model::drivers::software::SoftwareNetdev;
 use netsilo_model::machine::cpuset::CpuSet;
 use netsilo_model::snapshot::netdev::Netdev;
 use netsilo_predict::live::forecast::Expected;
@@ -66,7 +67,10 @@ pub(super) struct NetdevLook<'a> {
     /// The receive work of the machine.
     pub(super) work: &'a Work<'a>,
     pub(super) netdev: &'a Netdev,
-    /// The part of `work` that the netdev receives.
+    /// The netdevs that are steered together: itself, or with [`Self::with_ports`] all ports of its
+    /// bond.
+    pub(super) ports: Vec<&'a Netdev>,
+    /// The part of `work` that these receive.
     pub(super) received: Received<'a>,
 }
 
@@ -76,7 +80,20 @@ impl<'a> NetdevLook<'a> {
         let (judge, now) = look.judge.as_ref().ok().filter(|_| netdev.up)?;
         let (analysis, work) = (look.analysis, judge.work());
         let received = Received::new(work, netdev)?;
-        Some(Self { look, analysis, judge, now, work, netdev, received })
+        Some(Self { look, analysis, judge, now, work, netdev, ports: vec![netdev], received })
+    }
+
+    /// The same with all ports of the bond or team of which the netdev is one: with two full ports,
+    /// a remedy for one alone gains nothing. `None` if it is no such port, or the only one.
+    pub(super) fn with_ports(&self) -> Option<Self> {
+        let all = &self.analysis.after().netdevs;
+        let bond = all.named(self.netdev.master.as_deref()?)?;
+        SoftwareNetdev::from_netdev(bond).filter(SoftwareNetdev::is_bond)?;
+        let is_port = |it: &&Netdev| it.up && it.master == self.netdev.master;
+        let ports: Vec<&Netdev> = all.iter().filter(is_port).collect();
+        let received = Received::of_ports(self.work, &ports).filter(|_| ports.len() > 1)?;
+        let Self { look, analysis, judge, now, work, netdev, .. } = *self;
+        Some(Self { look, analysis, judge, now, work, netdev, ports, received })
     }
 
     /// The silos of its queues.

@@ -82,9 +82,9 @@ pub(crate) fn fewer_targets(topology: &Topology, poller: CpuId, all: &CpuSet) ->
     sizes.map(|size| nearest[..size].iter().copied().collect()).collect()
 }
 
-/// What `netsilo plan` writes for a goal of this netdev.
+/// What `netsilo plan` writes for a goal of these netdevs.
 fn planned(look: &NetdevLook<'_>, goal: Goal) -> Vec<Change> {
-    let netdevs = vec![look.netdev.name.clone()];
+    let netdevs = look.ports.iter().map(|port| port.name.clone()).collect();
     let goal = Goal { netdevs, irqs: false, even_if_owned: true, ..goal };
     look.look.planned(goal)
 }

@@ -86,14 +86,17 @@ fn without_work(look: &Look<'_>, netdev: &Netdev, remedy: RemedyName) -> Option<
 }
 
 fn of_netdev(look: &NetdevLook<'_>, spread: &Plan) -> Vec<RemedyVerdict> {
-    let on = packet_steering::rps_is_on(look);
-    let targets = if on { CpuSet::new() } else { packet_steering::best_targets(look) };
+    let bond = look.with_ports();
+    let steered = bond.as_ref().unwrap_or(look);
+    let on = packet_steering::rps_is_on(steered);
+    let targets = if on { CpuSet::new() } else { packet_steering::best_targets(steered) };
     let rps = if on {
-        packet_steering::rps_in_effect(look)
+        packet_steering::rps_in_effect(steered)
     } else {
-        packet_steering::rps_onto(look, &targets)
+        packet_steering::rps_onto(steered, &targets)
     };
-    let mut all = vec![rps, packet_steering::rfs(look), packet_steering::both(look, &targets)];
+    let (rfs, both) = (packet_steering::rfs(steered), packet_steering::both(steered, &targets));
+    let mut all = vec![rps, rfs, both];
     if !look.received.has_napi() {
         // No queue, no interrupt and no device: there is nothing else to set.
         return all;

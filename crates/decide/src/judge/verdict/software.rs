@@ -1,5 +1,5 @@
 //! Verdicts on netdevs without hardware that no NAPI was seen to poll, and whose receive work is
-//! not their own: bridges, bonds, VLANs, and tun devices without `IFF_NAPI`.
+//! not their own: bridges, bonds, VLANs, macvlans, VRFs, and tun devices without `IFF_NAPI`.
 //!
 //! They follow from where the kernel reads the netdev's settings, not from loads.
 
@@ -24,12 +24,14 @@ pub(super) fn verdict(
     if !netdev.up || rate <= 0.0 || analysis.is_polled(netdev) {
         return None;
     }
+    if kind.receive == SoftwareReceive::Backlog || kind.is_polled_without_id() {
+        return None;
+    }
     let knob = match remedy {
         RemedyName::Rps => "rps_cpus",
         RemedyName::Rfs => "rps_flow_cnt",
         RemedyName::ThreadedNapi => {
             let reason = match kind.receive {
-                SoftwareReceive::Backlog => return None,
                 SoftwareReceive::Writer => "no NAPI polls it (it was opened without IFF_NAPI)",
                 _ => "no NAPI polls it",
             };
@@ -40,12 +42,26 @@ pub(super) fn verdict(
     let below = below(analysis, netdev);
     let function = kind.function_name();
     let (claim, reason) = match kind.receive {
-        SoftwareReceive::Backlog => return None,
-        SoftwareReceive::SamePass => (
+        SoftwareReceive::SamePass if kind.on_backlog.is_empty() => (
             Claim::NoClearChange,
             format!(
                 "the kernel never reads its {knob}: its packets stay in the pass of {below} \
                  ({function}), so {remedy} belongs there"
+            ),
+        ),
+        SoftwareReceive::SamePass => (
+            Claim::Unknown,
+            format!(
+                "the kernel reads its {knob} only for {}; all others stay in the pass of {below} \
+                 ({function}), and {remedy} of those belongs there",
+                kind.on_backlog
+            ),
+        ),
+        SoftwareReceive::Reader => (
+            Claim::NoClearChange,
+            format!(
+                "the kernel never reads its {knob}: {below} puts its packets into a queue for a \
+                 program ({function}), so {remedy} belongs there"
             ),
         ),
         SoftwareReceive::Tasklet => (
@@ -70,6 +86,7 @@ pub(super) fn verdict(
                  time; the share of that is not measured"
             ),
         ),
+        _ => return None,
     };
     Some(judged(netdev, remedy, claim, reason, rate))
 }

@@ -190,7 +190,8 @@ fn chain(analysis: &Analysis<'_>, silo: &Silo, cpu: Option<CpuId>) -> Vec<Fact> 
     }
     let busy = busy_polled(silo);
     let is_in_softirq = cpu.is_none_or(|cpu| !silo.busy_polled.contains(cpu));
-    because.extend(is_in_softirq.then(|| polled(silo, cpu)));
+    let is_software = netdev.is_some_and(|it| SoftwareNetdev::from_netdev(it).is_some());
+    because.extend(is_in_softirq.then(|| polled(silo, cpu, is_software)));
     because.extend(not_interrupted_here(analysis, silo, cpu).filter(|_| busy.is_none()));
     because.extend(busy);
     because.extend(steered(analysis, silo));
@@ -307,8 +308,8 @@ fn origin_of_affinity(
 fn no_interrupt(analysis: &Analysis<'_>, silo: &Silo) -> Fact {
     let netdev = analysis.after().netdevs.identified(&silo.netdev);
     let software = netdev.and_then(SoftwareNetdev::from_netdev).map(|kind| {
-        let text = "it has no interrupt: whoever sends to it lets it be polled";
-        Fact::new(text, kind.function)
+        let by = kind.polled_without_id().unwrap_or("whoever sends to it lets it be polled");
+        Fact::new(format!("it has no interrupt: {by}"), kind.function)
     });
     let channel =
         netdev.into_iter().flat_map(|dev| &dev.rx_queues).filter(|rx| Some(rx.index) == silo.queue);
@@ -324,7 +325,11 @@ fn no_interrupt(analysis: &Analysis<'_>, silo: &Silo) -> Fact {
 }
 
 /// Explains what polls the queue, and why on this CPU.
-fn polled(silo: &Silo, cpu: Option<CpuId>) -> Fact {
+fn polled(silo: &Silo, cpu: Option<CpuId>, is_software: bool) -> Fact {
+    let adds = match is_software {
+        true => "that cpu adds the NAPI to its own poll list",
+        false => "the cpu that takes the interrupt adds the NAPI to its own poll list",
+    };
     match &silo.kthread {
         Some(thread) => Fact::new(
             format!(
@@ -348,13 +353,8 @@ fn polled(silo: &Silo, cpu: Option<CpuId>) -> Fact {
         ),
         None => Fact::new(
             match cpu {
-                Some(cpu) => format!(
-                    "the cpu that takes the interrupt adds the NAPI to its own poll list: NET_RX \
-                     runs on cpu {cpu}"
-                ),
-                None => {
-                    "the cpu that takes the interrupt adds the NAPI to its own poll list".to_owned()
-                }
+                Some(cpu) => format!("{adds}: NET_RX runs on cpu {cpu}"),
+                None => adds.to_owned(),
             },
             "net/core/dev.c:____napi_schedule",
         ),
@@ -422,9 +422,7 @@ pub(super) fn handed_up(analysis: &Analysis<'_>, netdev: &Netdev) -> Option<Fact
     let (name, verb) = match kind.receive {
         SoftwareReceive::Reentry => (&master.name, "bridges"),
         SoftwareReceive::SamePass => (&master.name, "takes"),
-        SoftwareReceive::Backlog | SoftwareReceive::Writer | SoftwareReceive::Tasklet => {
-            return None;
-        }
+        _ => return None,
     };
     Some(Fact::new(
         format!("{name} {verb} its packets on the same cpu, in the same pass"),

@@ -18,8 +18,7 @@ const LEAST_SHARE: f64 = 0.001;
 /// The causes of a netdev without hardware that no NAPI polls: one for each CPU whose backlog has
 /// its packets. If there is no such CPU, one without a CPU. `None` for other netdevs.
 pub(super) fn causes(analysis: &Analysis<'_>, netdev: &Netdev) -> Option<Vec<LoadCause>> {
-    let loopback = || (netdev.name == "lo").then_some(SoftwareNetdev::LOOPBACK);
-    let kind = SoftwareNetdev::from_netdev(netdev).or_else(loopback)?;
+    let kind = SoftwareNetdev::from_netdev(netdev)?;
     let silos: Vec<_> = analysis.silos_of(&netdev.name).collect();
     if netdev.napis.iter().any(|napi| napi.thread.is_some()) || analysis.is_polled(netdev) {
         return None;
@@ -53,8 +52,8 @@ fn received(analysis: &Analysis<'_>, netdev: &Netdev, kind: SoftwareNetdev) -> F
     let below = || below(analysis, netdev);
     let text = match kind.receive {
         SoftwareReceive::Backlog => {
-            "it has no interrupt and no NAPI: the cpu that sends a packet to it adds the packet to \
-             its own backlog, and processes it in NET_RX"
+            "it has no interrupt and no NAPI: the cpu that sends a packet to it, or takes one out \
+             of a tunnel for it, adds the packet to its own backlog, and processes it in NET_RX"
                 .to_owned()
         }
         SoftwareReceive::Writer => {
@@ -77,8 +76,22 @@ fn received(analysis: &Analysis<'_>, netdev: &Netdev, kind: SoftwareNetdev) -> F
              in the TASKLET softirq, which is not divided by netdev",
             below()
         ),
+        SoftwareReceive::Reader => format!(
+            "the cpus that receive for {} put its packets into a queue, from which a program reads \
+             them",
+            below()
+        ),
+        SoftwareReceive::Nothing => "it receives no packets".to_owned(),
+        SoftwareReceive::GroCells | SoftwareReceive::Napi => {
+            let by = kind.polled_without_id().unwrap_or_default();
+            format!("{by}; no poll of it was counted")
+        }
     };
-    Fact::new(text, kind.function)
+    let others = match kind.on_backlog {
+        "" => String::new(),
+        others => format!("; {others} go to the backlog of a cpu"),
+    };
+    Fact::new(text + &others, kind.function)
 }
 
 /// Explains what its RPS masks do.
@@ -86,14 +99,18 @@ fn steered(netdev: &Netdev, kind: SoftwareNetdev) -> Option<Fact> {
     let masks = netdev.rx_queues.iter().filter_map(|queue| queue.rps_cpus.as_ref());
     let all = masks.fold(CpuSet::new(), |all, mask| all.or(mask));
     let on = (!all.is_empty()).then(|| cpus(&all));
+    let but = match kind.on_backlog {
+        "" => String::new(),
+        others => format!(", save for {others}"),
+    };
     let text = match (kind.receive, on) {
-        (SoftwareReceive::SamePass | SoftwareReceive::Tasklet, None) => {
-            "RPS, RFS and threaded NAPI on it would do nothing: the kernel never reads them; set \
-             them on the netdevs below it"
-                .to_owned()
-        }
-        (SoftwareReceive::SamePass | SoftwareReceive::Tasklet, Some(on)) => {
-            format!("its RPS onto {on} does nothing: the kernel never reads it")
+        (SoftwareReceive::Nothing, None) => return None,
+        (_, None) if kind.is_never_steered() => format!(
+            "RPS, RFS and threaded NAPI on it would do nothing: the kernel never reads them{but}; \
+             set them on the netdevs below it"
+        ),
+        (_, Some(on)) if kind.is_never_steered() => {
+            format!("its RPS onto {on} does nothing: the kernel never reads it{but}")
         }
         (_, None) => return None,
         (SoftwareReceive::Reentry, Some(on)) => format!(

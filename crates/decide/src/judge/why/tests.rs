@@ -290,6 +290,10 @@ fn a_netdev_without_hardware_is_explained_by_those_below_it() {
         netdev("veth0", "veth", "3"),
         netdev("ifb0", "ifb", "1"),
         netdev("lo", "", "2"),
+        netdev("macvlan0", "macvlan", "1"),
+        netdev("gre0", "gretap", ""),
+        netdev("wg0", "wireguard", ""),
+        netdev("macvtap0", "macvtap", ""),
     ]);
     let observation = host.observation();
     let of = |name: &str| reasons(&explained(&observation, name).causes[0]);
@@ -311,6 +315,13 @@ fn a_netdev_without_hardware_is_explained_by_those_below_it() {
     let lo = of("lo");
     assert!(lo.contains("adds the packet to its own backlog"), "{lo}");
     assert!(lo.contains("RPS steers its packets to cpu 2"), "{lo}");
+    let macvlan = of("macvlan0");
+    assert!(macvlan.contains("; multicasts and broadcasts, and packets of other"), "{macvlan}");
+    assert!(macvlan.contains("the kernel never reads it, save for multicasts"), "{macvlan}");
+    let gre = of("gre0");
+    assert!(gre.contains("polls its GRO cell") && gre.contains("no poll of it"), "{gre}");
+    assert!(of("wg0").contains("workers decrypt its packets"), "{}", of("wg0"));
+    assert!(of("macvtap0").contains("into a queue, from which a program"), "{}", of("macvtap0"));
     let unknown =
         why(&Analysis::new(&observation, &Costs::default()), &"tap0/rx-7".parse().unwrap());
     assert!(matches!(unknown, Err(SubjectError::NoQueue(..))), "{unknown:?}");

@@ -228,6 +228,32 @@ fn a_napi_belongs_to_the_only_open_queue_whose_interrupt_is_on_its_cpu() {
     assert!(silos.may_receive_nothing(&silos.queues[1]));
 }
 
+/// WireGuard's only queue, and a tap of two, whose NAPIs have no id.
+#[test]
+fn polls_without_an_id_are_of_the_netdev_that_they_name() {
+    let mut observation = scene().observation();
+    let Observation { before, after, attribution } = &mut observation;
+    let netdev = &mut after.netdevs[0];
+    let thread = NapiThread { pid: 77, comm: "napi/wg0-0".into(), start_time: 1, cpus: set("1") };
+    (netdev.driver, netdev.device_path, netdev.napis) =
+        (Some("tun".into()), None, vec![Napi { id: NapiId(0), irq: None, thread: Some(thread) }]);
+    netdev.rx_queues.iter_mut().for_each(|queue| (queue.napi, queue.irq) = (None, None));
+    let poll = |poll: &Poll| Poll { napi: NapiId(0), ..poll.clone() };
+    attribution.polls = attribution.polls.iter().map(poll).collect();
+    attribution.consumption.clear();
+    before.netdevs = after.netdevs.clone();
+    let polled = |observation: &Observation| -> Vec<(Option<u32>, Option<u32>, f64)> {
+        let polled = silos_of(observation).queues.into_iter();
+        let row = |it: Silo| Some((it.queue, it.kthread.map(|it| it.pid), it.packets_per_s?));
+        polled.filter_map(row).filter(|it| it.2 > 0.0).collect()
+    };
+    assert_eq!(polled(&observation), [(None, None, 400.0)]);
+    let netdev = &mut observation.after.netdevs[0];
+    (netdev.driver, netdev.threaded) = (Some("wireguard".into()), Some(1));
+    netdev.rx_queues.truncate(1);
+    assert_eq!(polled(&observation), [(Some(0), Some(77), 400.0)]);
+}
+
 #[test]
 fn local_foreign_and_unresolved_data_belongs_to_no_silo() {
     let mut observation = scene().observation();

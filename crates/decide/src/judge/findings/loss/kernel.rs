@@ -158,7 +158,8 @@ fn advice(stage: LossStage) -> &'static str {
         }
         LossStage::VirtualDevice => {
             "find out whether its program or virtual machine runs and reads; against bursts, make \
-             its queue longer (tun, tap: ip link set DEV txqueuelen N; veth: 256, fixed)"
+             its queue longer (tun, tap: ip link set DEV txqueuelen N; GRO cells of a tunnel: \
+             net.core.netdev_max_backlog; multicasts of macvlans: bcqueuelen; veth: 256, fixed)"
         }
         LossStage::Backlog => "see netsilo explain backlog-overflow",
         LossStage::Listen => "see netsilo explain listen-overflow, in that network namespace",

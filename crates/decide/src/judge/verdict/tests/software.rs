@@ -68,8 +68,8 @@ fn rps_on_a_bond_or_vlan_does_nothing_because_the_kernel_never_reads_it() {
         assert_eq!(threaded.claim, Claim::NoClearChange);
         assert!(threaded.reason.contains("no NAPI"), "{}", threaded.reason);
     }
-    // Its ports are real NICs, and are judged as such.
-    assert!(of(&observation, "eth0", RemedyName::SpreadInterrupts).reason.len() > 10);
+    // Its ports are real NICs, and are judged as such, together.
+    assert!(of(&observation, "bond0 eth0 eth1", RemedyName::SpreadInterrupts).reason.len() > 10);
 }
 
 #[test]
