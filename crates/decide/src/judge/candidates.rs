@@ -14,6 +14,7 @@ use netsilo_model::change::{Change, Value};
 use netsilo_model::derive::analysis::Analysis;
 use netsilo_model::machine::cpuset::CpuSet;
 use netsilo_model::snapshot::netdev::Netdev;
+use netsilo_model::snapshot::subject::Subject;
 use serde::{Deserialize, Serialize};
 
 use crate::judge::annotate::plan_with_verdicts;
@@ -230,7 +231,11 @@ fn verdict_on(
     verdicts: &[RemedyVerdict],
 ) -> CandidateEstimate {
     let is_of_goal = |verdict: &&RemedyVerdict| {
-        let of = |name: &String| verdict.subject.netdevs().contains(name);
+        // of a bond and its ports, the verdict is on the ports
+        let of = |name: &String| match &verdict.subject {
+            Subject::Netdevs(bond_and_ports) => bond_and_ports.iter().skip(1).any(|it| it == name),
+            subject => subject.netdevs().contains(name),
+        };
         Some(verdict.remedy) == remedy && (goal.netdevs.is_empty() || goal.netdevs.iter().any(of))
     };
     let best = verdicts.iter().filter(is_of_goal).min_by_key(|it| rank(it.claim));

@@ -31,9 +31,9 @@ pub(super) fn apart(
     let room = room.and(pool);
     let mut part = Plan::default();
     for cpu in full.iter() {
-        let unknown = movable(analysis, cpu).iter().filter(|it| it.time.is_none()).count();
+        let unknown = movable(analysis, cpu).iter().filter(|it| !it.is_all_here()).count();
         if unknown > 0 && !room.is_empty() {
-            let reason = "it is full, and their times are not recorded: netsilo plan --fix \
+            let reason = "it is full, and their times here are not known: netsilo plan --fix \
                           softirq-one-cpu moves them by their number";
             part.leave(&format!("{} on cpu {cpu}", plural(unknown, "kernel thread")), reason);
         }
@@ -43,7 +43,7 @@ pub(super) fn apart(
 }
 
 /// The changes that move threads off a full CPU, the one that ran most first. A thread whose time
-/// is not recorded counts as `assumed`; if that is `None`, no thread moves then.
+/// here is not known counts as `assumed`; if that is `None`, no thread moves then.
 pub(crate) fn off(
     analysis: &Analysis<'_>,
     cpu: CpuId,
@@ -51,7 +51,8 @@ pub(crate) fn off(
     busy: &mut BTreeMap<CpuId, f64>,
     assumed: Option<f64>,
 ) -> Vec<Change> {
-    let times = movable(analysis, cpu).into_iter().map(|it| Some((it, it.ran().or(assumed)?)));
+    let known = |it: &NetThreadWork| if it.is_all_here() { it.ran() } else { None };
+    let times = movable(analysis, cpu).into_iter().map(|it| Some((it, known(it).or(assumed)?)));
     let Some(mut times) = times.collect::<Option<Vec<_>>>() else { return Vec::new() };
     times.retain(|(_, time)| *time >= LEAST);
     let all: f64 = times.iter().map(|(_, time)| time).sum();
@@ -65,7 +66,8 @@ pub(crate) fn off(
         *busy.entry(to).or_default() += time;
         let how =
             thread.ran().map_or("not recorded".to_owned(), |it| format!("{:.0}%", it * 100.0));
-        let reason = format!("cpu {cpu} is full, and cpu {to} has room; time of the thread: {how}");
+        let reason =
+            format!("cpu {cpu} would be full, and cpu {to} has room; time of the thread: {how}");
         changes.extend(thread.moved_to(to, reason).filter(|_| to != cpu));
     }
     changes

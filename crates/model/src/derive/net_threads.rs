@@ -13,6 +13,7 @@ use crate::snapshot::host::Snapshot;
 use crate::snapshot::net_thread::{NetThread, NetThreadKind, cpu_of, crypt_netdev, irq_of};
 use crate::snapshot::netdev::Netdev;
 use crate::snapshot::observation::Observation;
+use crate::snapshot::thread_time::ThreadTime;
 
 /// A kernel thread that does the work of receiving or sending packets.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -47,7 +48,7 @@ impl NetThreadWork {
     /// What it does, in words.
     pub fn does(&self) -> String {
         let of = match self.netdevs.as_slice() {
-            [] => "a netdev that is not listed here".to_owned(),
+            [] => "a netdev that is not known".to_owned(),
             netdevs => netdevs.join(", "),
         };
         match (self.kind, self.irq) {
@@ -65,10 +66,19 @@ impl NetThreadWork {
     pub fn placed_by(&self) -> String {
         match (self.kind, self.irq) {
             (_, Some(irq)) => format!("place irq {irq}: the thread follows it"),
-            _ if self.movable => "place the thread".to_owned(),
+            _ if self.movable => "its affinity: netsilo plan --fix softirq-one-cpu".to_owned(),
             (NetThreadKind::BacklogNapi, _) => "bound to its cpu: move RPS".to_owned(),
             _ => "bound to its cpu: move queues or RPS".to_owned(),
         }
+    }
+
+    /// Whether all the time that it ran is work for packets on its CPU: a worker does other work
+    /// too, and a thread that is not bound may have run elsewhere.
+    pub fn is_all_here(&self) -> bool {
+        let is_bound = self.cpus.as_ref().and_then(CpuSet::single).is_some();
+        self.time.is_some()
+            && self.kind != NetThreadKind::WireguardCrypt
+            && (is_bound || cpu_of(&self.comm).is_some())
     }
 
     /// The share of a CPU's time that it took; `None` if not recorded.
@@ -119,8 +129,8 @@ pub fn net_threads(observation: &Observation, rates: &Rates) -> Vec<NetThreadWor
     threads
 }
 
-/// The time of each thread. Empty if the time of none moved: then the kernel keeps no times
-/// (without `CONFIG_SCHED_INFO` the file is missing, or all its numbers are 0 or stand still).
+/// The time of each thread. Empty if all are 0: then the kernel keeps no times (without
+/// `CONFIG_SCHED_INFO` the file is missing, or all its numbers are 0).
 pub(crate) fn times(observation: &Observation, rates: &Rates) -> BTreeMap<u32, ThreadShare> {
     let Observation { before, after, .. } = observation;
     let both = || {
@@ -128,7 +138,7 @@ pub(crate) fn times(observation: &Observation, rates: &Rates) -> BTreeMap<u32, T
             Some((*pid, same(before, *pid, thread)?.time?, thread.time?))
         })
     };
-    if both().all(|(_, old, new)| old == new) {
+    if both().all(|(.., new)| new == ThreadTime::default()) {
         return BTreeMap::new();
     }
     let seconds = rates.elapsed.as_secs_f64();
@@ -211,10 +221,10 @@ mod tests {
             found(&host).iter().map(row).collect::<Vec<_>>(),
             [
                 (
-                    "polls a netdev that is not listed here".into(),
+                    "polls a netdev that is not known".into(),
                     1,
                     0.4,
-                    "place the thread".into(),
+                    "its affinity: netsilo plan --fix softirq-one-cpu".into(),
                     true
                 ),
                 (

@@ -81,8 +81,8 @@ pub struct Silo {
     pub napi: Option<Association<NapiId>>,
     /// The NAPI's kthread, if threaded.
     pub kthread: Option<NapiThread>,
-    /// Whether its interrupt polls nothing and only wakes a kthread: its own, or one of a netdev
-    /// that is not listed.
+    /// Whether its interrupt polls nothing and only wakes a kthread: that of the queue's NAPI, or
+    /// (few softirqs follow it, and such threads exist) one that polls a netdev that is not known.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub only_wakes: bool,
     /// Packets per second returned by its polls; `None` if polls were not counted, or if no poll of

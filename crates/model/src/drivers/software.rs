@@ -204,8 +204,8 @@ const fn kind(
 }
 
 impl SoftwareNetdev {
-    /// Whether the kernel does not apply RPS, RFS and threaded NAPI of the netdev itself, save to
-    /// [`Self::on_backlog`].
+    /// Whether the kernel does not apply RPS, RFS and threaded NAPI of the netdev itself, except
+    /// for [`Self::on_backlog`].
     pub fn is_never_steered(&self) -> bool {
         matches!(self.receive, SamePass | Tasklet | Reader | Nothing)
     }

@@ -193,7 +193,16 @@ pub const STEERING_MASKS: &str = "RPS and XPS masks";
 /// [`Gap::what`] where it has no settings of NAPIs.
 pub const NAPI_SETTINGS: &str = "threaded NAPI and its deferral";
 
+/// [`Gap::what`] where one report is all that there is: its rates are averages since boot.
+pub const PRESENT_RATES: &str = "present rates";
+
 impl Snapshot {
+    /// Whether the rates are averages since boot, which show neither how full a CPU is now nor how
+    /// full it was when packets were lost.
+    pub fn is_since_boot(&self) -> bool {
+        self.gaps.iter().any(|gap| gap.what == PRESENT_RATES)
+    }
+
     /// Whether another collector did not record this, so that absent does not mean that the kernel
     /// lacks it.
     pub fn was_not_recorded(&self, what: &str) -> bool {

@@ -304,10 +304,10 @@ pub(crate) fn polled_on(silo: &Silo) -> String {
     }
 }
 
-/// The RPS, RFS and XPS settings that are on.
 /// The steering of a queue whose masks were not read.
 const NOT_KNOWN: &str = "not known";
 
+/// The RPS, RFS and XPS settings that are on.
 pub(crate) fn steering(silo: &Silo) -> String {
     let on = |cpus: &Option<CpuSet>| cpus.clone().filter(|cpus| !cpus.is_empty());
     let mut parts = Vec::new();

@@ -113,6 +113,9 @@ pub enum TooLittle {
     /// There are no rates.
     #[error("the observation has no two snapshots of one boot")]
     NoRates,
+    /// The rates are averages since boot.
+    #[error("averages since boot do not show how full the cpus are: a second report gives rates")]
+    SinceBoot,
     /// Neither polls nor packets were counted.
     #[error(
         "the packets of each queue were not counted: netsilo doctor shows what is missing here"
@@ -189,6 +192,9 @@ impl<'a> Work<'a> {
     pub fn without_costs(analysis: &'a Analysis<'a>) -> Result<Self, TooLittle> {
         if analysis.rates.elapsed.is_zero() {
             return Err(TooLittle::NoRates);
+        }
+        if analysis.after().is_since_boot() {
+            return Err(TooLittle::SinceBoot);
         }
         let silos = &analysis.silos.queues;
         let is_placed = |silo: &&Silo| silo.has_traffic() && !is_unplaced(silo);

@@ -7,7 +7,7 @@ use netsilo_model::machine::counts::Counts;
 use netsilo_model::machine::reading::Reading;
 use netsilo_model::snapshot::attribution::Attribution;
 use netsilo_model::snapshot::audit::Qdisc;
-use netsilo_model::snapshot::host::{CpuStat, Gap, Snapshot, Softnet};
+use netsilo_model::snapshot::host::{CpuStat, Gap, PRESENT_RATES, Snapshot, Softnet};
 use netsilo_model::snapshot::observation::Observation;
 
 /// Counters of CPUs and interrupts start again from 0 after this many.
@@ -15,9 +15,6 @@ const WRAP: u64 = 1 << 32;
 
 /// How far the boot times that two reports print may be apart, in seconds: the clock is adjusted.
 const SAME_BOOT_S: u64 = 10;
-
-/// [`Gap::what`] of one report.
-const PRESENT_RATES: &str = "present rates";
 
 /// Why two reports are not the start and the end of one interval.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]

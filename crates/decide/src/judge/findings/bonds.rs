@@ -36,10 +36,11 @@ impl<'a> Bonds<'a> {
         self.once(findings, |it| &mut it.subject, |a, b| a.id == b.id, with_finding)
     }
 
-    /// The same for verdicts with one claim on one remedy.
+    /// The same for verdicts with one claim on one remedy that was judged for all ports together.
     pub(super) fn verdicts(&self, verdicts: Vec<RemedyVerdict>) -> Vec<RemedyVerdict> {
-        let alike =
-            |a: &RemedyVerdict, b: &RemedyVerdict| (a.remedy, a.claim) == (b.remedy, b.claim);
+        let alike = |a: &RemedyVerdict, b: &RemedyVerdict| {
+            a.remedy.is_judged_with_ports() && (a.remedy, a.claim) == (b.remedy, b.claim)
+        };
         self.once(verdicts, |it| &mut it.subject, alike, with_verdict)
     }
 
@@ -57,8 +58,9 @@ impl<'a> Bonds<'a> {
                 _ => String::new(),
             };
             let bond = self.0.get(port.as_str()).copied();
-            let same =
-                once.iter().position(|(of, _, it)| of.is_some() && *of == bond && alike(it, &item));
+            let same = once.iter().position(|(of, ports, it)| {
+                of.is_some() && *of == bond && !ports.contains(&port) && alike(it, &item)
+            });
             match same {
                 None => once.push((bond, vec![port], item)),
                 Some(at) => {
@@ -94,9 +96,15 @@ fn with_finding(mut first: Finding, ports: &[String], other: Finding, port: &str
 }
 
 fn with_remedy(first: &mut Remedy, other: Remedy) {
+    let is_joint = first.changes == other.changes;
     with_changes(&mut first.changes, other.changes);
     first.interrupts_traffic |= other.interrupts_traffic;
-    first.gain = least(first.gain.clone(), other.gain);
+    first.gain = match (first.gain.forecast(), other.gain.forecast()) {
+        (Some(_), Some(_)) if !is_joint => {
+            Gain::Unknown("what both ports' changes gain together was not forecast".into())
+        }
+        _ => least(first.gain.clone(), other.gain),
+    };
 }
 
 fn with_verdict(

@@ -9,6 +9,7 @@ use netsilo_model::derive::receive_work::Bounds;
 use netsilo_model::derive::silo::Silo;
 use netsilo_model::drivers::loss_stage::LossStage;
 use netsilo_model::machine::cpuset::CpuId;
+use netsilo_model::snapshot::net_thread::NetThreadKind;
 use netsilo_model::snapshot::stage_samples::ReceiveStage;
 use netsilo_model::snapshot::subject::Subject;
 
@@ -88,14 +89,24 @@ impl<'a> CpuWork<'a> {
     pub(super) fn receiving(&self) -> f64 {
         let queues = self.queues.iter().filter(|silo| silo.kthread.is_some());
         let queues: f64 = queues.filter_map(|silo| silo.own_share.get(&self.cpu)).sum();
-        let threads: f64 = self.threads.iter().filter_map(|it| it.ran()).sum();
+        let threads = self.threads.iter().filter(|it| it.is_all_here());
+        let threads: f64 = threads.filter_map(|it| it.ran()).sum();
         let threads = self.split.ticks.map_or(threads, |ticks| threads.min(ticks.sys));
         (self.split.interrupted().unwrap_or(0.0) + queues + threads).min(1.0)
     }
 
-    /// How many of the threads have no recorded time: it is a part of the CPU's time in the system.
+    /// Of how many threads it is not known how long they worked here for packets: that is a part of
+    /// the CPU's time in the system. Workers do other work too, and alone prove nothing.
     pub(super) fn unrecorded(&self) -> usize {
-        self.threads.iter().filter(|it| it.time.is_none()).count()
+        let unknown =
+            |it: &&&NetThreadWork| !it.is_all_here() && it.kind != NetThreadKind::WireguardCrypt;
+        self.threads.iter().filter(unknown).count()
+    }
+
+    /// The time of workers that also work for packets.
+    pub(super) fn workers(&self) -> f64 {
+        let is_worker = |it: &&&NetThreadWork| it.kind == NetThreadKind::WireguardCrypt;
+        self.threads.iter().filter(is_worker).filter_map(|it| it.ran()).sum()
     }
 
     /// The same as [`Self::receiving`], with all time in the system if such threads may have taken

@@ -8,6 +8,7 @@ mod stolen;
 use netsilo_model::derive::analysis::Analysis;
 use netsilo_model::derive::cpu_time::MIN_DIFFERENCE;
 use netsilo_model::machine::words::{plural, whole_percent};
+use netsilo_model::snapshot::host::NAPI_SETTINGS;
 use netsilo_model::snapshot::subject::Subject;
 
 use crate::judge::evidence::{Evidence, Gain, Measure, Remedy};
@@ -39,7 +40,7 @@ pub(super) fn find(judged: &Judged<'_>) -> Vec<Finding> {
     let mut findings: Vec<Finding> =
         load.iter().filter_map(|it| overloaded(judged, it, &load)).collect();
     if findings.is_empty() {
-        findings.extend(calm(&load));
+        findings.extend(calm(analysis, &load));
     }
     findings.extend(load.iter().filter_map(|it| late(judged, it)));
     findings.extend(load.iter().filter_map(netfilter::find));
@@ -70,7 +71,7 @@ fn overloaded(judged: &Judged<'_>, load: &CpuWork<'_>, all: &[CpuWork<'_>]) -> O
     evidence.extend(load.queues.iter().map(|silo| own(silo, load.cpu)));
     let unrecorded = match load.unrecorded() {
         0 => String::new(),
-        count => format!(" (the time of {} is not recorded)", plural(count, "kernel thread")),
+        count => format!(" (the time of {} here is not known)", plural(count, "kernel thread")),
     };
     let remedies = match (spread_threads(judged, load, &room), spread(judged, load)) {
         (Some(threads), moves) => {
@@ -84,7 +85,11 @@ fn overloaded(judged: &Judged<'_>, load: &CpuWork<'_>, all: &[CpuWork<'_>]) -> O
     };
     Some(Finding {
         id: FindingId::SoftirqOneCpu,
-        severity: if full { Severity::Critical } else { Severity::Warning },
+        severity: if full && load.receiving() >= OVERLOADED {
+            Severity::Critical
+        } else {
+            Severity::Warning
+        },
         subject: load.subject(),
         title: format!(
             "receive work takes {}{:.0}% of its time{unrecorded}{}, while {} cpus are mostly idle",
@@ -99,15 +104,20 @@ fn overloaded(judged: &Judged<'_>, load: &CpuWork<'_>, all: &[CpuWork<'_>]) -> O
 }
 
 /// No CPU is overloaded by receive work; `None` if no CPU polls a queue, or if the time of one that
-/// does is not known.
-fn calm(load: &[CpuWork<'_>]) -> Option<Finding> {
+/// does is not known: threads may poll, or others did in averages since boot.
+fn calm(analysis: &Analysis<'_>, load: &[CpuWork<'_>]) -> Option<Finding> {
     let polling = || load.iter().filter(|it| !it.queues.is_empty() || !it.threads.is_empty());
-    if polling().any(|it| !it.is_known()) {
+    let may_be_full = |it: &CpuWork<'_>| it.receiving_at_most() + it.workers() >= OVERLOADED;
+    let after = analysis.after();
+    if after.was_not_recorded(NAPI_SETTINGS)
+        || after.is_since_boot()
+        || polling().any(|it| !it.is_known() || may_be_full(it))
+    {
         return None;
     }
     let receiving = CpuWork::receiving_at_most;
     let busiest = polling().max_by(|a, b| receiving(a).total_cmp(&receiving(b)))?;
-    (receiving(busiest) < OVERLOADED).then(|| Finding {
+    Some(Finding {
         id: FindingId::SoftirqCalm,
         severity: Severity::Ok,
         subject: Subject::Machine,

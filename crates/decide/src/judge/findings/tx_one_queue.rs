@@ -5,7 +5,7 @@ use netsilo_model::derive::transmit::{Transmit, TxLoad, transmit};
 use netsilo_model::drivers::name::DriverName;
 use netsilo_model::machine::cpuset::CpuSet;
 use netsilo_model::machine::words;
-use netsilo_model::snapshot::netdev::Netdev;
+use netsilo_model::snapshot::netdev::{Netdev, TxQueue};
 use netsilo_model::snapshot::subject::Subject;
 
 use crate::judge::evidence::{Evidence, Gain, Measure, Remedy};
@@ -43,8 +43,8 @@ pub(super) fn one_queue(analysis: &Analysis<'_>, netdev: &Netdev) -> Option<Find
     let senders: CpuSet = top.cpus.keys().copied().collect();
     let drops = top.drops_per_s.unwrap_or(0.0);
     let loses = drops >= CRITICAL_LOSS * top.packets_per_s;
-    let sends_alone = senders.len() == 1; // nobody waits for its lock
-    if !loses && (sends_alone || top.packets_per_s < BUSY) {
+    // nobody waits for the lock of a queue by which one cpu sends
+    if !loses && (senders.len() < 2 || top.packets_per_s < BUSY) {
         return None;
     }
     let cause = cause(analysis, netdev, top, &senders);
@@ -145,12 +145,14 @@ fn evidence(transmit: &Transmit, top: &TxLoad, senders: &CpuSet) -> Vec<Evidence
 }
 
 fn cause(analysis: &Analysis<'_>, netdev: &Netdev, top: &TxLoad, senders: &CpuSet) -> Cause {
-    let xps = netdev.tx_queues.iter().filter_map(|queue| queue.xps_cpus.as_ref());
-    let given = xps.clone().fold(CpuSet::default(), |all, cpus| all.or(cpus));
-    let own = netdev.tx_queues.iter().find(|queue| queue.index == top.queue);
-    let own = own.and_then(|queue| queue.xps_cpus.clone()).unwrap_or_default();
-    let by = if senders.is_empty() { &given } else { senders };
-    if !own.is_empty() && by.minus(&own).is_empty() && !recorded_first(netdev) {
+    let mut xps = netdev.tx_queues.iter().filter_map(|queue| queue.xps_cpus.as_ref());
+    let is_off = xps.all(CpuSet::is_empty);
+    let (own, others): (Vec<_>, Vec<_>) =
+        netdev.tx_queues.iter().partition(|queue| queue.index == top.queue);
+    let own = own.first().and_then(|queue| queue.xps_cpus.clone()).unwrap_or_default();
+    let other = |queue: &&TxQueue| queue.xps_cpus.as_ref().is_some_and(|it| it.intersects(senders));
+    let is_only = !senders.is_empty() && senders.is_subset(&own) && !others.iter().any(other);
+    if is_only && !recorded_first(netdev) {
         return Cause::Xps(own);
     }
     let attribution = &analysis.observation.attribution;
@@ -171,7 +173,7 @@ fn cause(analysis: &Analysis<'_>, netdev: &Netdev, top: &TxLoad, senders: &CpuSe
     let is_recording =
         |other: &Netdev| other.driver.as_deref() == Some("veth") && other.rx_queues.len() == 1;
     // with XPS, all but some drivers ask it first
-    let by_recorded = given.is_empty() || recorded_first(netdev);
+    let by_recorded = is_off || recorded_first(netdev);
     match rx_queue {
         Some(rx_queue) if most && by_recorded => return Cause::RecordedByNic { rx_queue },
         None if most && by_recorded && analysis.after().netdevs.iter().any(is_recording) => {
@@ -237,10 +239,14 @@ mod tests {
 
     /// A NIC of two tx queues, 60,000 packets per second of which leave by tx-1, sent by these CPUs.
     fn scene(driver: &str, xps: &str, cpus: &[u32]) -> Observation {
+        with_xps(driver, ["", xps], cpus)
+    }
+
+    fn with_xps(driver: &str, [other, xps]: [&str; 2], cpus: &[u32]) -> Observation {
         let scene = format!(
             r#"{{ "grid": {{ "l2s": 4 }}, "netdevs": [
             {{ "name": "eth0", "driver": "{driver}", "queues": [
-                {{ "irq": 30, "cpus": "0" }}, {{ "irq": 31, "cpus": "1", "xps_cpus": "{xps}" }}] }},
+                {{ "irq": 30, "cpus": "0", "xps_cpus": "{other}" }}, {{ "irq": 31, "cpus": "1", "xps_cpus": "{xps}" }}] }},
             {{ "name": "lxc0", "driver": "veth", "queues": [{{}}] }}] }}"#
         );
         let scene: Scene = serde_json::from_str(&scene).unwrap();
@@ -300,6 +306,8 @@ mod tests {
         assert_eq!(why(ena).as_deref(), Some(containers));
         let unknown = why(scene("igb", "", &[2, 3])).unwrap();
         assert!(unknown.starts_with("netsilo does not see why"), "{unknown}");
+        let by_hash = why(with_xps("igb", ["2,3", "2,3"], &[2, 3])).unwrap();
+        assert!(by_hash.starts_with("netsilo does not see why"), "{by_hash}");
         assert_eq!(why(scene("igb", "2,3", &[2])), None, "nobody waits for it");
     }
 }

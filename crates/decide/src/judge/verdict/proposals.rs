@@ -73,12 +73,16 @@ pub(crate) fn unsteerable(look: &Look<'_>, netdev: &Netdev) -> Option<f64> {
 /// The verdict on a netdev whose receive work is not its own, or was not counted.
 fn without_work(look: &Look<'_>, netdev: &Netdev, remedy: RemedyName) -> Option<RemedyVerdict> {
     let unknown = || {
-        let no_polls = look.judge.as_ref().err().filter(|why| **why == TooLittle::NoPolls);
+        let is_unknown =
+            |why: &&TooLittle| matches!(why, TooLittle::NoPolls | TooLittle::SinceBoot);
+        let not_counted = look.judge.as_ref().err().filter(is_unknown);
         let mut silos = look.analysis.silos_of(&netdev.name);
         let receives = netdev.up && silos.any(|silo| silo.has_traffic());
-        let why = match UnmappedWork::of(look.analysis, netdev).filter(|_| netdev.up) {
+        let unmapped = UnmappedWork::of(look.analysis, netdev)
+            .filter(|_| netdev.up && !look.analysis.after().is_since_boot());
+        let why = match unmapped {
             Some(Err(why)) => format!("which cpus poll it is not known: {why}"),
-            _ => no_polls.filter(|_| receives)?.to_string(),
+            _ => not_counted.filter(|_| receives)?.to_string(),
         };
         Some(RemedyVerdict::on(netdev, remedy, Claim::Unknown, why))
     };

@@ -73,6 +73,11 @@ pub enum RemedyName {
 }
 
 impl RemedyName {
+    /// Whether its effect on a port of a bond is judged with all ports.
+    pub(crate) fn is_judged_with_ports(self) -> bool {
+        matches!(self, Self::Rps | Self::Rfs | Self::RpsAndRfs)
+    }
+
     /// All of them.
     pub(super) const ALL: [Self; 12] = [
         Self::Rps,

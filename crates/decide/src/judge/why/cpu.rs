@@ -39,7 +39,8 @@ pub(super) fn cpu_why(analysis: &Analysis<'_>, cpu: CpuId) -> CpuWhy {
 /// The activity of a CPU's ksoftirqd between the two snapshots; `None` if not known.
 pub(crate) fn ksoftirqd(analysis: &Analysis<'_>, cpu: CpuId) -> Option<ThreadShare> {
     let is_its = |it: &&NetThreadWork| it.kind == NetThreadKind::Ksoftirqd && it.cpu == Some(cpu);
-    analysis.net_threads.iter().find(is_its)?.time
+    // a program may take the name, but not a process id of the boot
+    analysis.net_threads.iter().filter(is_its).min_by_key(|it| it.pid)?.time
 }
 
 /// All causes of a CPU's load, sorted by CPU time, largest first.

@@ -81,12 +81,19 @@ fn drops(judged: &Judged<'_>, netdev: &Netdev) -> Option<Finding> {
         evidence.extend(load.evidence().into_iter().map(of_cpu));
     }
     let full = pollers.iter().find(|load| load.is_full());
+    let is_known = !analysis.after().is_since_boot()
+        && !pollers.is_empty()
+        && pollers.iter().all(|load| load.idle().is_some());
     let before_ring = of(LossStage::Ring).is_none() && counters::ring_apart(netdev);
     let mut remedies = vec![if before_ring {
         not_its_ring(analysis, lost)
     } else {
         larger_ring(analysis, netdev, ring, lost, full)
     }];
+    if analysis.after().is_since_boot() {
+        // a full CPU needs other CPUs, not a ring
+        remedies.iter_mut().for_each(|remedy| remedy.changes.clear());
+    }
     if let Some(load) = full {
         // A larger ring holds bursts, but does not help a saturated CPU.
         remedies.insert(
@@ -107,9 +114,13 @@ fn drops(judged: &Judged<'_>, netdev: &Netdev) -> Option<Finding> {
                  time",
                 load.subject()
             ),
-            None => format!(
+            None if is_known => format!(
                 "{lost} packets dropped by the NIC or its ring in bursts: the cpus that poll it \
                  have idle time"
+            ),
+            None => format!(
+                "{lost} packets dropped by the NIC or its ring: whether the cpus that poll it had \
+                 idle time is not known"
             ),
         },
         evidence,
