@@ -15,6 +15,9 @@ use crate::snapshot::netdev::Netdev;
 use crate::snapshot::observation::Observation;
 use crate::snapshot::thread_time::ThreadTime;
 
+/// From this share of a CPU's time in the system, some thread there ran.
+const BUSY: f64 = 0.5;
+
 /// A kernel thread that does the work of receiving or sending packets.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
@@ -129,8 +132,9 @@ pub fn net_threads(observation: &Observation, rates: &Rates) -> Vec<NetThreadWor
     threads
 }
 
-/// The time of each thread. Empty if all are 0: then the kernel keeps no times (without
-/// `CONFIG_SCHED_INFO` the file is missing, or all its numbers are 0).
+/// The time of each thread. Empty if the kernel keeps no times: without `CONFIG_SCHED_INFO` the file
+/// is missing, or all its numbers are 0. They were not read twice where all stand still while a
+/// thread's CPU was busy in the system.
 pub(crate) fn times(observation: &Observation, rates: &Rates) -> BTreeMap<u32, ThreadShare> {
     let Observation { before, after, .. } = observation;
     let both = || {
@@ -138,7 +142,11 @@ pub(crate) fn times(observation: &Observation, rates: &Rates) -> BTreeMap<u32, T
             Some((*pid, same(before, *pid, thread)?.time?, thread.time?))
         })
     };
-    if both().all(|(.., new)| new == ThreadTime::default()) {
+    let busy = |cpu: CpuId| rates.cpus.get(&cpu)?.shares.map(|shares| shares.sys >= BUSY);
+    let is_busy = |thread: &NetThread| thread.ran_on.and_then(busy) == Some(true);
+    let stand_still = both().all(|(_, old, new)| old == new);
+    let none = both().all(|(.., new)| new == ThreadTime::default());
+    if none || stand_still && after.net_threads.values().any(is_busy) {
         return BTreeMap::new();
     }
     let seconds = rates.elapsed.as_secs_f64();
@@ -242,7 +250,7 @@ mod tests {
                     false
                 ),
                 (
-                    "encrypts for a netdev that is not listed here, and other work".into(),
+                    "encrypts for a netdev that is not known, and other work".into(),
                     0,
                     0.05,
                     bound(),
@@ -267,13 +275,15 @@ mod tests {
                 snapshot.net_threads.values_mut().for_each(|it| it.time = Some(still));
             }
         };
-        for run_ns in [0, 1_000_000] {
-            time(&mut host, run_ns);
-            assert_eq!(
-                found(&host).iter().map(NetThreadWork::ran).collect::<Vec<_>>(),
-                [None, None]
-            );
-        }
+        let ran =
+            |host: &Observation| -> Vec<_> { found(host).iter().map(NetThreadWork::ran).collect() };
+        time(&mut host, 0);
+        assert_eq!(ran(&host), [None, None]);
+        time(&mut host, 1_000_000);
+        assert_eq!(ran(&host), [Some(0.0), Some(0.0)]);
+        host.after.net_threads.values_mut().for_each(|it| it.ran_on = Some(CpuId(1)));
+        host.after.cpus.get_mut(&CpuId(1)).unwrap().stat.system += 9000;
+        assert_eq!(ran(&host), [None, None], "somebody ran there");
         host.before.net_threads.values_mut().for_each(|it| it.start_time = 3);
         assert!(found(&host).iter().all(|it| it.time.is_none()), "other threads had the pids");
     }

@@ -49,8 +49,9 @@ pub(crate) fn render(report: &Report, before: Option<&Report>, on: Presentation)
     let _ = writeln!(text);
     let mut shown = report.netdevs.iter().filter(|netdev| worth_showing(netdev)).peekable();
     if shown.peek().is_none() {
-        let is_known = report.netdevs.iter().any(|it| it.rx_packets_per_s.is_some());
-        let none = if is_known { NO_QUEUES } else { NOT_READ };
+        let was_listed = !report.gaps.iter().any(|gap| gap.what == "netdevs");
+        let unread = report.netdevs.iter().any(|it| it.rx_packets_per_s.is_none());
+        let none = if was_listed && !unread { NO_QUEUES } else { NOT_READ };
         let _ = writeln!(text, "\n{none}");
     }
     for netdev in shown {

@@ -95,26 +95,22 @@ impl<'a> CpuWork<'a> {
         (self.split.interrupted().unwrap_or(0.0) + queues + threads).min(1.0)
     }
 
-    /// Of how many threads it is not known how long they worked here for packets: that is a part of
-    /// the CPU's time in the system. Workers do other work too, and alone prove nothing.
+    /// Of how many threads it is not known how long they worked here for packets.
     pub(super) fn unrecorded(&self) -> usize {
-        let unknown =
-            |it: &&&NetThreadWork| !it.is_all_here() && it.kind != NetThreadKind::WireguardCrypt;
-        self.threads.iter().filter(unknown).count()
+        self.threads.iter().filter(|it| !it.is_all_here()).count()
     }
 
-    /// The time of workers that also work for packets.
-    pub(super) fn workers(&self) -> f64 {
-        let is_worker = |it: &&&NetThreadWork| it.kind == NetThreadKind::WireguardCrypt;
-        self.threads.iter().filter(is_worker).filter_map(|it| it.ran()).sum()
-    }
-
-    /// The same as [`Self::receiving`], with all time in the system if such threads may have taken
-    /// it.
+    /// The same as [`Self::receiving`], with all that such threads may have taken: a worker its
+    /// own time, another one all time in the system.
     pub(super) fn receiving_at_most(&self) -> f64 {
-        let ticks = self.split.ticks.filter(|_| self.unrecorded() > 0);
-        let system = ticks.map_or(0.0, |ticks| ticks.sys);
-        (self.split.interrupted().unwrap_or(0.0) + system).clamp(self.receiving(), 1.0)
+        let worker =
+            |it: &NetThreadWork| it.ran().filter(|_| it.kind == NetThreadKind::WireguardCrypt);
+        let unknown = || self.threads.iter().filter(|it| !it.is_all_here());
+        let workers: f64 = unknown().filter_map(|it| worker(it)).sum();
+        let any = unknown().any(|it| worker(it).is_none());
+        let system = self.split.ticks.filter(|_| any).map_or(0.0, |ticks| ticks.sys);
+        let known = self.receiving();
+        (self.split.interrupted().unwrap_or(0.0) + system).max(known + workers).clamp(known, 1.0)
     }
 
     /// Whether the time of its receive work is known: it is not where a program busy-polls.

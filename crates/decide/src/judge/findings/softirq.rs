@@ -71,7 +71,10 @@ fn overloaded(judged: &Judged<'_>, load: &CpuWork<'_>, all: &[CpuWork<'_>]) -> O
     evidence.extend(load.queues.iter().map(|silo| own(silo, load.cpu)));
     let unrecorded = match load.unrecorded() {
         0 => String::new(),
-        count => format!(" (the time of {} here is not known)", plural(count, "kernel thread")),
+        count => {
+            let threads = plural(count, "kernel thread");
+            format!(" (how long {threads} worked for packets is not known)")
+        }
     };
     let remedies = match (spread_threads(judged, load, &room), spread(judged, load)) {
         (Some(threads), moves) => {
@@ -107,7 +110,7 @@ fn overloaded(judged: &Judged<'_>, load: &CpuWork<'_>, all: &[CpuWork<'_>]) -> O
 /// does is not known: threads may poll, or others did in averages since boot.
 fn calm(analysis: &Analysis<'_>, load: &[CpuWork<'_>]) -> Option<Finding> {
     let polling = || load.iter().filter(|it| !it.queues.is_empty() || !it.threads.is_empty());
-    let may_be_full = |it: &CpuWork<'_>| it.receiving_at_most() + it.workers() >= OVERLOADED;
+    let may_be_full = |it: &CpuWork<'_>| it.receiving_at_most() >= OVERLOADED;
     let after = analysis.after();
     if after.was_not_recorded(NAPI_SETTINGS)
         || after.is_since_boot()

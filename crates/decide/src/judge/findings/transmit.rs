@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use netsilo_model::change::{Change, Settings, knobs};
+use netsilo_model::change::{Settings, knobs};
 use netsilo_model::derive::analysis::Analysis;
 use netsilo_model::derive::transmit::{discipline_of, grown};
 use netsilo_model::drivers::name::DriverName;
@@ -17,8 +17,7 @@ use crate::judge::findings::builders::{no_problem, setting, sum};
 use crate::judge::findings::finding::{Finding, Severity};
 use crate::judge::findings::id::FindingId;
 use crate::judge::findings::judged::Judged;
-use crate::judge::findings::tx_one_queue::one_queue;
-use crate::plan::{Goal, Xps, plan_xps};
+use crate::judge::findings::tx_one_queue::{BUSY, CRITICAL_LOSS, one_queue, xps_near};
 
 /// For each driver, its counter of full tx rings. `#` stands for the number of a queue.
 const RING_STOPS: &[(&str, &str)] = &[
@@ -39,10 +38,6 @@ const RING_STOPS: &[(&str, &str)] = &[
 ];
 /// Disciplines with one lock per tx queue, or without a lock.
 const WITHOUT_ONE_LOCK: &[&str] = &["mq", "mqprio", "taprio", "noqueue", "clsact", "ingress"];
-/// From this share of dropped packets, drops are critical.
-pub(super) const CRITICAL_LOSS: f64 = 0.001;
-/// From this many packets per second, a shared lock or a CPU without a queue is reported.
-pub(super) const BUSY: f64 = 50_000.0;
 
 pub(super) fn find(judged: &Judged<'_>) -> Vec<Finding> {
     let analysis = judged.analysis;
@@ -390,18 +385,6 @@ fn xps_gaps(analysis: &Analysis<'_>, netdev: &Netdev) -> Option<Finding> {
             .by(xps_near(analysis, netdev)),
         ],
     })
-}
-
-/// The changes that assign each CPU the tx queue nearest to it.
-pub(super) fn xps_near(analysis: &Analysis<'_>, netdev: &Netdev) -> Vec<Change> {
-    // the owner of the knobs is checked when they are written
-    let near = Goal {
-        netdevs: vec![netdev.name.clone()],
-        xps: Some(Xps::Near),
-        even_if_owned: true,
-        ..Goal::default()
-    };
-    plan_xps(&analysis.rates, analysis.after(), &near)
 }
 
 /// Separate completion interrupts that share no last-level cache with the CPUs that send through

@@ -1,5 +1,6 @@
 //! The finding on a NIC whose packets leave by one of its tx queues.
 
+use netsilo_model::change::Change;
 use netsilo_model::derive::analysis::Analysis;
 use netsilo_model::derive::transmit::{Transmit, TxLoad, transmit};
 use netsilo_model::drivers::name::DriverName;
@@ -12,8 +13,12 @@ use crate::judge::evidence::{Evidence, Gain, Measure, Remedy};
 use crate::judge::findings::builders::setting;
 use crate::judge::findings::finding::{Finding, Severity};
 use crate::judge::findings::id::FindingId;
-use crate::judge::findings::transmit::{BUSY, CRITICAL_LOSS, xps_near};
+use crate::plan::{Goal, Xps, plan_xps};
 
+/// From this share of dropped packets, drops are critical.
+pub(super) const CRITICAL_LOSS: f64 = 0.001;
+/// From this many packets per second, a shared lock or a CPU without a queue is reported.
+pub(super) const BUSY: f64 = 50_000.0;
 /// From this share on, packets on other queues are strays.
 const NEARLY_ALL: f64 = 0.95;
 /// From this share on, a cause explains the netdev's packets.
@@ -210,6 +215,18 @@ fn xps(analysis: &Analysis<'_>, netdev: &Netdev, gain: &Gain) -> Remedy {
     Remedy::new("XPS: each cpu sends by the queue nearest to it", gain.clone())
         .not_when("one cpu sends all packets")
         .by(xps_near(analysis, netdev))
+}
+
+/// The changes that assign each CPU the tx queue nearest to it.
+pub(super) fn xps_near(analysis: &Analysis<'_>, netdev: &Netdev) -> Vec<Change> {
+    // the owner of the knobs is checked when they are written
+    let near = Goal {
+        netdevs: vec![netdev.name.clone()],
+        xps: Some(Xps::Near),
+        even_if_owned: true,
+        ..Goal::default()
+    };
+    plan_xps(&analysis.rates, analysis.after(), &near)
 }
 
 fn gain(drops_per_s: f64, loses: bool) -> Gain {

@@ -78,7 +78,9 @@ fn kernel_threads_are_named_with_their_time_and_how_to_move_them() {
         (known.name.as_str(), known.share),
         ("kernel thread mt76-tx phy0 (pid 700)", Some(0.2))
     );
-    assert!(reasons(known).ends_with("it may run on cpu 0\nto move it: place the thread"));
+    assert!(reasons(known).ends_with(
+        "it may run on cpu 0\nto move it: its affinity: netsilo plan --fix softirq-one-cpu"
+    ));
     assert_eq!(
         (unknown.name.as_str(), unknown.share),
         ("kernel thread napi/phy0-7 (pid 703)", None)

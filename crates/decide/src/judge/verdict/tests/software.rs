@@ -69,7 +69,7 @@ fn rps_on_a_bond_or_vlan_does_nothing_because_the_kernel_never_reads_it() {
         assert!(threaded.reason.contains("no NAPI"), "{}", threaded.reason);
     }
     // Its ports are real NICs, and are judged as such, together.
-    assert!(of(&observation, "bond0 eth0 eth1", RemedyName::SpreadInterrupts).reason.len() > 10);
+    assert!(of(&observation, "bond0 eth0 eth1", RemedyName::Rps).reason.len() > 10);
 }
 
 #[test]
