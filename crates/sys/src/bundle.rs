@@ -469,7 +469,8 @@ fn of_report(path: &Path) -> Result<(Snapshot, Option<u64>), BundleError> {
     let is_empty = |tree: &MemoryTree| tree.folder("").is_ok_and(|names| names.is_empty());
     let files = files.filter(|files| !is_empty(&files.tree));
     let Sample { tree, mut gaps } =
-        report::sample(files.ok_or_else(|| BundleError::Unknown(path.to_owned()))?)?;
+        report::sample(files.ok_or_else(|| BundleError::Unknown(path.to_owned()))?)?
+            .ok_or_else(|| refused(UnpackError::TooLargeReport))?;
     let btime = tree.file("proc/stat").ok().and_then(|stat| {
         let text = String::from_utf8_lossy(stat);
         text.lines().find_map(|line| line.strip_prefix("btime ")?.trim().parse().ok())

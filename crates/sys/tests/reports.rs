@@ -132,6 +132,36 @@ fn a_plain_folder_has_what_its_names_say() {
     assert_eq!(after.irqs[&Irq(24)].requested.as_ref().unwrap().to_string(), "0-1");
 }
 
+#[test]
+fn a_small_text_with_many_netdevs_and_queues_takes_no_more_than_a_limit() {
+    let dir = tempfile::tempdir().unwrap();
+    let write = |name: &str, text: &str| fs::write(dir.path().join(name), text).unwrap();
+    write("uptime", "100.00 150.00\n");
+    let veth = |n: u32| {
+        format!(
+            "{n}: v{n}: <UP> mtu 1500\n    link/ether 02:00:00:00:00:01\n    veth numtxqueues \
+             4096 numrxqueues 4096\n"
+        )
+    };
+    write("ip_-d_link", &(1..=250).map(veth).collect::<String>());
+    let after = bundle::open(dir.path()).unwrap().after;
+    assert_eq!(after.netdevs.iter().map(|it| it.rx_queues.len()).sum::<usize>(), 250);
+    // NICs, whose drivers have 1024 queues each
+    for n in 1..=250 {
+        let rings = "1024 RX rings available\nTotal 0 rules\n";
+        write(&format!("ethtool_-n_v{n}"), rings);
+        write(&format!("ethtool_-l_v{n}"), "Channel parameters:\nPre-set maximums:\nRX: 1024\n\
+            TX: 1024\nOther: 0\nCombined: 0\nCurrent hardware settings:\nRX: 1024\nTX: 1024\n\
+            Other: 0\nCombined: 0\n");
+    }
+    let error = bundle::open(dir.path()).unwrap_err().to_string();
+    assert!(error.contains("too many files or netdevs"), "{error}");
+    write("ip_-d_link", &(1..=20_001).map(veth).collect::<String>());
+    let after = bundle::open(dir.path()).unwrap().after;
+    let why = why(&after, "ip_-d_link").unwrap();
+    assert_eq!(why, "line 60001 column 1: more than 20000 netdevs");
+}
+
 /// Cuts and garbles each file: the report is refused, or what was not read is named.
 #[test]
 fn a_file_that_was_cut_or_garbled_is_named() {

@@ -46,6 +46,9 @@ const KINDS: [(&str, &str); 20] = [
     ("wireguard", "wireguard"),
 ];
 
+/// Most netdevs of one output.
+const MOST_LINKS: usize = 20_000;
+
 /// A netdev.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Link {
@@ -125,6 +128,9 @@ pub fn links(text: &str) -> Result<Vec<Link>, ParseError> {
     let mut rest = &lines[first..];
     let mut links = Vec::new();
     while let Some((head, below)) = rest.split_first() {
+        if links.len() == MOST_LINKS {
+            return Err(ParseError::new(head.0, 1, format!("more than {MOST_LINKS} netdevs")));
+        }
         let end = below.iter().position(starts).unwrap_or(below.len());
         links.push(link(*head, &below[..end])?);
         rest = &below[end..];

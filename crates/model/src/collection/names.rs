@@ -220,10 +220,10 @@ fn kernel_file(name: &str) -> Option<Item> {
     known.map(Item::Kernel)
 }
 
-/// Whether a file name writes the netdev like this. Collectors replace other characters by `_`.
-pub fn is_netdev(written: &str, netdev: &str) -> bool {
+/// The netdev as collectors write it in a file name: they replace other characters by `_`.
+pub fn in_file_name(netdev: &str) -> String {
     let plain = |c: char| if c.is_ascii_alphanumeric() || "_-.".contains(c) { c } else { '_' };
-    written == netdev || written.chars().eq(netdev.chars().map(plain))
+    netdev.chars().map(plain).collect()
 }
 
 #[cfg(test)]

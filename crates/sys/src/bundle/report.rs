@@ -4,12 +4,12 @@
 //! The texts are parsed in [`netsilo_model::collection`]. A command that was not recorded, or whose
 //! output cannot be parsed, is a gap with the command that adds it.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::path::Path;
 use std::time::Duration;
 
 use netsilo_model::collection::links::{JsonLink, Link, links, merged};
-use netsilo_model::collection::names::{EthtoolPart, Item, is_netdev, item};
+use netsilo_model::collection::names::{EthtoolPart, Item, in_file_name, item};
 use netsilo_model::collection::{
     cpus, ethtool, grepped, processes, qdiscs, sysctls, uname, whole_lines,
 };
@@ -30,6 +30,10 @@ use crate::files::tree_facts::{TREE_FACTS, TreeFacts};
 const COUNTERS: [&str; 5] =
     ["proc/interrupts", "proc/softirqs", "proc/stat", "proc/net/softnet_stat", "proc/net/snmp"];
 
+/// Most files and folders that are made of one report, and most queues of one netdev.
+const MOST_MADE: usize = 400_000;
+const MOST_QUEUES: u32 = 1024;
+
 /// USER_HZ, the unit of `/proc/stat`.
 const TICKS_PER_S: u64 = 100;
 
@@ -40,9 +44,9 @@ pub(super) struct Sample {
     pub(super) gaps: Vec<Gap>,
 }
 
-/// Makes the sample of a report.
-pub(super) fn sample(files: Files) -> Result<Sample, ReadError> {
-    let mut report = Report { files, gaps: Vec::new() };
+/// Makes the sample of a report; `None` if that has more than [`MOST_MADE`] files.
+pub(super) fn sample(files: Files) -> Result<Option<Sample>, ReadError> {
+    let mut report = Report { files, gaps: Vec::new(), left: MOST_MADE };
     let items = report.items();
     report.kernel_files(&items);
     for path in COUNTERS {
@@ -52,22 +56,40 @@ pub(super) fn sample(files: Files) -> Result<Sample, ReadError> {
     }
     report.cpus(&items);
     let links = report.links(&items);
+    let written = ethtool_files(&items);
+    let masters: BTreeSet<&str> =
+        links.values().filter_map(|link| link.master.as_deref()).collect();
     for link in links.values() {
-        report.netdev(&items, link, &links);
+        report.netdev(&written, link, masters.contains(link.name.as_str()));
     }
     report.qdiscs(&items, &links);
     report.facts()?;
     report.missing(&items, &links);
-    let Report { files, gaps } = report;
-    Ok(Sample { tree: files.tree, gaps })
+    let Report { files, gaps, left } = report;
+    Ok((left > 0).then_some(Sample { tree: files.tree, gaps }))
 }
 
 /// The files that are known, by path.
 type Items = Vec<(String, Item)>;
 
+/// The files with outputs of ethtool, by the netdev as their names write it.
+type EthtoolFiles<'a> = BTreeMap<&'a str, Vec<(EthtoolPart, &'a str)>>;
+
+fn ethtool_files(items: &Items) -> EthtoolFiles<'_> {
+    let mut files = EthtoolFiles::new();
+    for (path, item) in items {
+        if let Item::Ethtool(part, written) = item {
+            files.entry(written).or_default().push((*part, path));
+        }
+    }
+    files
+}
+
 struct Report {
     files: Files,
     gaps: Vec<Gap>,
+    /// How many files and folders may still be made. At 0, nothing more is.
+    left: usize,
 }
 
 impl Report {
@@ -97,7 +119,7 @@ impl Report {
 
     fn insert(&mut self, path: &str, new: MemoryTree) {
         let tree = &mut self.files.tree;
-        if tree.mode(path).is_ok() || tree.link(path).is_ok() {
+        if self.left == 0 || tree.mode(path).is_ok() || tree.link(path).is_ok() {
             return;
         }
         let path = Path::new(path);
@@ -105,9 +127,11 @@ impl Report {
         for folder in above.iter().rev().filter(|folder| !folder.as_os_str().is_empty()) {
             if tree.mode(&folder.to_string_lossy()).is_err() {
                 tree.insert(folder, MemoryTree::default());
+                self.left = self.left.saturating_sub(1);
             }
         }
         tree.insert(path, new);
+        self.left = self.left.saturating_sub(1);
     }
 
     fn answer(&mut self, name: &str, value: &impl Serialize) {
@@ -231,9 +255,9 @@ impl Report {
     }
 
     /// The folder, device, queues and driver's answers of a netdev.
-    fn netdev(&mut self, items: &Items, link: &Link, links: &BTreeMap<u32, Link>) {
+    fn netdev(&mut self, written: &EthtoolFiles<'_>, link: &Link, has_ports: bool) {
         let name = &link.name;
-        let known = self.ethtool(items, name);
+        let known = self.ethtool(written, name);
         let dir = self.folder_of(link, &known);
         for (file, text) in link.files() {
             self.add(&format!("{dir}/{file}"), text);
@@ -247,8 +271,9 @@ impl Report {
             let limits = direction(channels?).into_iter().flatten();
             Some(limits.map(|limit| limit.current).sum::<u32>()).filter(|sum| *sum > 0)
         };
-        // allocated queues are those in use only where there is one, or no driver
-        let allocated = |count: Option<u32>| count.filter(|count| is_software || *count == 1);
+        // of allocated queues the first is in use, and without a driver the others rarely are
+        let allocated =
+            |count: Option<u32>| count.filter(|count| is_software || *count == 1).map(|_| 1);
         let rx = count(|it| [it.rx, it.combined])
             .or_else(|| known.rx_rings.value().copied())
             .or_else(|| allocated(link.numrxqueues));
@@ -256,7 +281,7 @@ impl Report {
         for (direction, count) in [("rx", rx), ("tx", tx)] {
             match count {
                 // more than any netdev has: the text is garbled
-                Some(count) if count <= 4096 => (0..count).for_each(|queue| {
+                Some(count) if count <= MOST_QUEUES => (0..count).for_each(|queue| {
                     self.insert(
                         &format!("{dir}/queues/{direction}-{queue}"),
                         MemoryTree::default(),
@@ -269,8 +294,7 @@ impl Report {
                 _ => {}
             }
         }
-        let is_port = |other: &Link| other.master.as_deref() == Some(name.as_str());
-        if !is_software && !links.values().any(is_port) {
+        if !is_software && !has_ports {
             self.missing_of(name, &known, rx);
         }
         self.answer(&format!("ethtool/{name}.json"), &Reading::Value(known));
@@ -300,7 +324,7 @@ impl Report {
     }
 
     /// What the recorded parts of ethtool say of a netdev.
-    fn ethtool(&mut self, items: &Items, name: &str) -> Ethtool {
+    fn ethtool(&mut self, written: &EthtoolFiles<'_>, name: &str) -> Ethtool {
         let mut known = Ethtool::unavailable("not recorded");
         let missing = |part: EthtoolPart| format!("not recorded: {}", part.command(name));
         fn set<T>(part: &mut Reading<T>, why: String) {
@@ -321,9 +345,10 @@ impl Report {
             (flow, Reading::Absent(why))
         };
         known.flow_hash = FlowType::ALL.map(of_flow).into();
-        for (path, item) in items {
-            let Item::Ethtool(part, written) = item else { continue };
-            if let Some(text) = self.text(path).filter(|_| is_netdev(written, name)) {
+        let names = BTreeSet::from([name.to_owned(), in_file_name(name)]);
+        let files = names.iter().filter_map(|name| written.get(name.as_str())).flatten();
+        for (part, path) in files {
+            if let Some(text) = self.text(path) {
                 let added = ethtool::add(&mut known, *part, &text);
                 self.parsed(path, added);
             }
@@ -384,7 +409,9 @@ impl Report {
     }
 
     fn qdiscs(&mut self, items: &Items, links: &BTreeMap<u32, Link>) {
-        let ifindex = |name: &str| Some(links.values().find(|link| link.name == name)?.ifindex);
+        let by_name: HashMap<&str, u32> =
+            links.values().map(|link| (link.name.as_str(), link.ifindex)).collect();
+        let ifindex = |name: &str| by_name.get(name).copied();
         let mut all = None;
         for (path, text) in self.texts(items, &Item::Qdiscs) {
             all = self.parsed(&path, qdiscs::qdiscs(&text, ifindex)).or(all);
