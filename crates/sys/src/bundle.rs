@@ -460,7 +460,11 @@ fn is_zstd(file: &mut File) -> io::Result<bool> {
 /// Reads a report of another collector. Also returns when the machine booted, in seconds since
 /// 1970, if `/proc/stat` is there.
 fn of_report(path: &Path) -> Result<(Snapshot, Option<u64>), BundleError> {
-    let refused = |source| BundleError::Report { path: path.to_owned(), source };
+    let refused = |source| {
+        let is_large = matches!(source, UnpackError::TooLarge);
+        let source = if is_large { UnpackError::TooLargeReport } else { source };
+        BundleError::Report { path: path.to_owned(), source }
+    };
     let files = if path.is_dir() {
         folder(path).map(Some).map_err(refused)?
     } else {
