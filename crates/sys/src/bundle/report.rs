@@ -5,10 +5,11 @@
 //! output cannot be parsed, is a gap with the command that adds it.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::ffi::OsString;
 use std::path::Path;
 use std::time::Duration;
 
-use netsilo_model::collection::links::{JsonLink, Link, links, merged};
+use netsilo_model::collection::links::{Link, links, merged};
 use netsilo_model::collection::names::{EthtoolPart, Item, in_file_name, item};
 use netsilo_model::collection::{
     cpus, ethtool, grepped, processes, qdiscs, sysctls, uname, whole_lines,
@@ -18,6 +19,7 @@ use netsilo_model::machine::reading::Reading;
 use netsilo_model::parse::stat::stat;
 use netsilo_model::snapshot::ethtool::{Channels, Ethtool, FlowType, Limit};
 use netsilo_model::snapshot::host::{CpuStat, Gap, NAPI_SETTINGS, STEERING_MASKS};
+use netsilo_model::snapshot::netdev::UNRECORDED;
 use serde::Serialize;
 
 use crate::bundle::unpack_report::Files;
@@ -183,36 +185,27 @@ impl Report {
             }
             files.into_iter().for_each(|(file, text)| self.add(&file, text));
         }
-        for (_, text) in self.texts(items, &Item::Sysctl) {
-            sysctls(&text)
-                .filter(|(path, _)| item(path).is_some())
-                .collect::<Vec<_>>()
-                .into_iter()
-                .for_each(|(path, value)| self.add(&path, value));
-        }
-        for (_, text) in self.texts(items, &Item::Processes) {
-            for (path, text) in processes(&text) {
-                self.add(&path, text);
-            }
-        }
+        self.printed(items, &Item::Sysctl, sysctls);
+        self.printed(items, &Item::Processes, processes);
         for (_, text) in self.texts(items, &Item::Hostname) {
             self.add("proc/sys/kernel/hostname", text);
         }
-        for (_, text) in self.texts(items, &Item::Uname) {
-            for (name, value) in uname(&text) {
-                self.add(&format!("proc/sys/kernel/{name}"), format!("{value}\n"));
-            }
+        self.printed(items, &Item::Uname, uname);
+    }
+
+    /// The kernel files that a command printed in its own words.
+    fn printed(&mut self, items: &Items, wanted: &Item, files: fn(&str) -> Vec<(String, String)>) {
+        for (path, text) in self.texts(items, wanted) {
+            let whole = whole_lines(&text).map(|_| files(&text));
+            let known = self.parsed(&path, whole).unwrap_or_default().into_iter();
+            known.filter(|(path, _)| item(path).is_some()).for_each(|(p, text)| self.add(&p, text));
         }
     }
 
     /// CPUs and nodes that the report has no kernel files of.
     fn cpus(&mut self, items: &Items) {
-        for (_, text) in self.texts(items, &Item::Lscpu) {
-            cpus::lscpu(&text).into_iter().for_each(|(path, text)| self.add(&path, text));
-        }
-        for (_, text) in self.texts(items, &Item::Numactl) {
-            cpus::numactl(&text).into_iter().for_each(|(path, text)| self.add(&path, text));
-        }
+        self.printed(items, &Item::Lscpu, cpus::lscpu);
+        self.printed(items, &Item::Numactl, cpus::numactl);
         const CPUS: &str = "sys/devices/system/cpu";
         let counted = self.text("proc/stat").and_then(|text| stat(&text).ok());
         let counted: Option<CpuSet> = counted.map(|cpus| cpus.into_keys().collect());
@@ -237,15 +230,7 @@ impl Report {
     fn links(&mut self, items: &Items) -> BTreeMap<u32, Link> {
         let mut outputs = Vec::new();
         for (path, text) in self.texts(items, &Item::Links) {
-            let parsed = if text.trim_start().starts_with('[') {
-                let links = serde_json::from_str::<Vec<JsonLink>>(&text);
-                links
-                    .map(|links| links.into_iter().map(Link::from).collect())
-                    .map_err(|e| e.to_string())
-            } else {
-                links(&text).map_err(|error| error.to_string())
-            };
-            outputs.extend(self.parsed(&path, parsed));
+            outputs.extend(self.parsed(&path, links(&text)));
         }
         let links = merged(outputs);
         if links.is_empty() {
@@ -257,7 +242,7 @@ impl Report {
     /// The folder, device, queues and driver's answers of a netdev.
     fn netdev(&mut self, written: &EthtoolFiles<'_>, link: &Link, has_ports: bool) {
         let name = &link.name;
-        let known = self.ethtool(written, name);
+        let (known, missing) = self.ethtool(written, name);
         let dir = self.folder_of(link, &known);
         for (file, text) in link.files() {
             self.add(&format!("{dir}/{file}"), text);
@@ -295,65 +280,47 @@ impl Report {
             }
         }
         if !is_software && !has_ports {
-            self.missing_of(name, &known, rx);
+            self.missing_of(name, &missing, rx);
         }
         self.answer(&format!("ethtool/{name}.json"), &Reading::Value(known));
     }
 
     /// Names the commands that would add what is not known of a NIC.
-    fn missing_of(&mut self, name: &str, known: &Ethtool, rx: Option<u32>) {
-        let is_missing = |why: Option<&str>| why.is_some_and(|why| why.starts_with("not recorded"));
-        if rx != Some(1) && is_missing(known.rss.reason()) {
+    fn missing_of(&mut self, name: &str, missing: &[EthtoolPart], rx: Option<u32>) {
+        if rx != Some(1) && missing.contains(&EthtoolPart::Rss) {
             let command = EthtoolPart::Rss.command(name);
             self.not_recorded(format!("RSS indirection table of {name}"), &command);
         }
-        let parts = [
-            (EthtoolPart::Driver, known.driver.reason()),
-            (EthtoolPart::Channels, known.channels.reason()),
-            (EthtoolPart::Rings, known.rings.reason()),
-            (EthtoolPart::Coalesce, known.coalesce.reason()),
-            (EthtoolPart::Features, known.features.reason()),
-            (EthtoolPart::Stats, known.stats.reason()),
-            (EthtoolPart::Rules, known.ntuple_rules.reason()),
-        ];
-        let missing = parts.into_iter().filter(|(_, why)| is_missing(*why));
-        let commands: Vec<String> = missing.map(|(part, _)| part.command(name)).collect();
+        let others = missing.iter().filter(|part| **part != EthtoolPart::Rss);
+        let commands: Vec<String> = others.map(|part| part.command(name)).collect();
         if !commands.is_empty() {
             self.not_recorded(format!("parts of ethtool of {name}"), &commands.join("; "));
         }
     }
 
-    /// What the recorded parts of ethtool say of a netdev.
-    fn ethtool(&mut self, written: &EthtoolFiles<'_>, name: &str) -> Ethtool {
+    /// What the recorded parts of ethtool say of a netdev, and the parts that were not recorded.
+    fn ethtool(&mut self, written: &EthtoolFiles<'_>, name: &str) -> (Ethtool, Vec<EthtoolPart>) {
         let mut known = Ethtool::unavailable("not recorded");
-        let missing = |part: EthtoolPart| format!("not recorded: {}", part.command(name));
-        fn set<T>(part: &mut Reading<T>, why: String) {
-            *part = Reading::Absent(why);
+        for part in EthtoolPart::ALL {
+            let why = format!("not recorded: {}", part.command(name));
+            ethtool::set_absent(&mut known, part, why);
         }
-        set(&mut known.driver, missing(EthtoolPart::Driver));
-        set(&mut known.channels, missing(EthtoolPart::Channels));
-        set(&mut known.rings, missing(EthtoolPart::Rings));
-        set(&mut known.coalesce, missing(EthtoolPart::Coalesce));
-        set(&mut known.features, missing(EthtoolPart::Features));
-        set(&mut known.rss, missing(EthtoolPart::Rss));
-        set(&mut known.rx_rings, missing(EthtoolPart::Rules));
-        set(&mut known.ntuple_rules, missing(EthtoolPart::Rules));
-        set(&mut known.link, missing(EthtoolPart::Link));
-        set(&mut known.stats, missing(EthtoolPart::Stats));
         let of_flow = |flow: FlowType| {
             let why = format!("not recorded: ethtool -n {name} rx-flow-hash {flow}");
             (flow, Reading::Absent(why))
         };
         known.flow_hash = FlowType::ALL.map(of_flow).into();
+        let mut missing = EthtoolPart::ALL.to_vec();
         let names = BTreeSet::from([name.to_owned(), in_file_name(name)]);
         let files = names.iter().filter_map(|name| written.get(name.as_str())).flatten();
         for (part, path) in files {
             if let Some(text) = self.text(path) {
                 let added = ethtool::add(&mut known, *part, &text);
                 self.parsed(path, added);
+                missing.retain(|it| it != part);
             }
         }
-        known
+        (known, missing)
     }
 
     /// The folder of a netdev below `sys/devices`. Makes the links to it and to its device.
@@ -381,7 +348,7 @@ impl Report {
             (bus, parent) => bus.or(parent),
         };
         let dir = match device {
-            Some(device) => format!("sys/devices/pci0000:00/{device}/net/{name}"),
+            Some(device) => format!("sys{UNRECORDED}{device}/net/{name}"),
             None => format!("sys/devices/virtual/net/{name}"),
         };
         let to = format!("../../{}", dir.trim_start_matches("sys/"));
@@ -496,10 +463,16 @@ impl Report {
             let files = "{threaded,napi_defer_hard_irqs,gro_flush_timeout}";
             self.not_recorded(NAPI_SETTINGS, &format!("grep -H . /sys/class/net/*/{files}"));
         }
-        let is_process =
-            |name: &std::ffi::OsString| has(self, &format!("proc/{}/comm", name.to_string_lossy()));
-        if !self.files.tree.folder("proc").is_ok_and(|names| names.keys().any(is_process)) {
+        let of_processes = |report: &Self, file: &str| {
+            let is_there =
+                |name: &OsString| has(report, &format!("proc/{}/{file}", name.to_string_lossy()));
+            report.files.tree.folder("proc").is_ok_and(|names| names.keys().any(is_there))
+        };
+        if !of_processes(self, "comm") {
             self.not_recorded("programs that write the same settings (irqbalance)", "ps aux");
+        } else if !of_processes(self, "schedstat") {
+            let command = "grep -H . /proc/[0-9]*/schedstat";
+            self.not_recorded("CPU time of kernel threads that receive", command);
         }
     }
 }
