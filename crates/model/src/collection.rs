@@ -12,6 +12,8 @@ pub mod links;
 pub mod names;
 pub mod qdiscs;
 
+use std::collections::BTreeMap;
+
 use crate::parse::ParseError;
 
 /// The lines of an output with their numbers, from 1 on. Fails if the last one was cut.
@@ -52,13 +54,18 @@ pub fn sysctls(text: &str) -> Vec<(String, String)> {
 }
 
 /// Kernel files of `/path:value` lines (`grep -H`). A file of several lines has several.
-pub fn grepped(text: &str) -> Result<impl Iterator<Item = (&str, &str)>, ParseError> {
-    Ok(whole_lines(text)?.filter_map(|(_, line)| {
+pub fn grepped(text: &str) -> Vec<(String, String)> {
+    let mut files: BTreeMap<&str, String> = BTreeMap::new();
+    for line in text.lines() {
         // names of PCI devices contain colons: the path ends before a colon of its last name
-        let (dir, rest) = line.rsplit_once('/').map(|(dir, _)| line.split_at(dir.len()))?;
-        let (name, value) = rest.split_once(':')?;
-        Some((line.get(1..dir.len() + name.len())?, value))
-    }))
+        let colon = line.rfind('/').and_then(|last| Some(last + line[last..].find(':')?));
+        if let Some((path, value)) = colon.map(|colon| line.split_at(colon)) {
+            let file = files.entry(path.trim_start_matches('/')).or_default();
+            *file += value.strip_prefix(':').unwrap_or(value);
+            file.push('\n');
+        }
+    }
+    files.into_iter().map(|(path, text)| (path.to_owned(), text)).collect()
 }
 
 /// The kernel files of `uname -a`: host name, release and machine.
@@ -115,9 +122,10 @@ mod tests {
     #[test]
     fn grep_prints_paths_with_colons_in_them() {
         let text = "/sys/devices/pci0000:00/0000:00:03.0/numa_node:0\n/proc/irq/24/node:-1\n";
-        let files: Vec<_> = grepped(text).unwrap().collect();
+        let files = grepped(text);
         let pci = "sys/devices/pci0000:00/0000:00:03.0/numa_node";
-        assert_eq!(files, [(pci, "0"), ("proc/irq/24/node", "-1")]);
+        let expected = [("proc/irq/24/node", "-1\n"), (pci, "0\n")];
+        assert_eq!(files, expected.map(|(path, text)| (path.to_owned(), text.to_owned())));
     }
 
     #[test]
@@ -156,7 +164,7 @@ mod tests {
             let _ = (links::links(&text), qdiscs::qdiscs(&text, |_| Some(1)));
             let _ = (cpus::lscpu(&text), cpus::numactl(&text), uname(&text), processes(&text));
             let _ = (names::item(&text), sysctls(&text).len());
-            let _ = grepped(&text).map(Iterator::count);
+            let _ = grepped(&text);
         }
     }
 }

@@ -174,17 +174,7 @@ impl Report {
                 }
             }
         }
-        for (path, text) in self.texts(items, &Item::Grepped) {
-            let mut files: BTreeMap<String, String> = BTreeMap::new();
-            let lines = grepped(&text)
-                .map(|lines| lines.map(|(a, b)| (a.to_owned(), b.to_owned())).collect::<Vec<_>>());
-            for (file, value) in self.parsed(&path, lines).unwrap_or_default() {
-                if matches!(item(&file), Some(Item::Kernel(kernel)) if kernel == file) {
-                    files.entry(file).or_default().push_str(&format!("{value}\n"));
-                }
-            }
-            files.into_iter().for_each(|(file, text)| self.add(&file, text));
-        }
+        self.printed(items, &Item::Grepped, grepped);
         self.printed(items, &Item::Sysctl, sysctls);
         self.printed(items, &Item::Processes, processes);
         for (_, text) in self.texts(items, &Item::Hostname) {
@@ -198,7 +188,8 @@ impl Report {
         for (path, text) in self.texts(items, wanted) {
             let whole = whole_lines(&text).map(|_| files(&text));
             let known = self.parsed(&path, whole).unwrap_or_default().into_iter();
-            known.filter(|(path, _)| item(path).is_some()).for_each(|(p, text)| self.add(&p, text));
+            let is_read = |path: &str| matches!(item(path), Some(Item::Kernel(it)) if it == path);
+            known.filter(|(path, _)| is_read(path)).for_each(|(path, text)| self.add(&path, text));
         }
     }
 
