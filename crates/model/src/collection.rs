@@ -12,6 +12,8 @@ pub mod links;
 pub mod names;
 pub mod qdiscs;
 
+use std::collections::BTreeMap;
+
 use crate::parse::ParseError;
 
 /// The lines of an output with their numbers, from 1 on. Fails if the last one was cut.
@@ -36,49 +38,48 @@ fn after<'a>(words: &[&'a str], name: &str) -> Option<&'a str> {
 }
 
 /// Kernel files of `NAME = value` lines (`sysctl -a`).
-pub fn sysctls(text: &str) -> impl Iterator<Item = (String, String)> {
+pub fn sysctls(text: &str) -> Vec<(String, String)> {
+    // a dot within a name is printed as a slash
+    let swapped = |c: char| match c {
+        '.' => '/',
+        '/' => '.',
+        c => c,
+    };
     let setting = |line: &str| {
         let (name, value) = line.split_once(" = ")?;
-        // a dot within a name is printed as a slash
-        let file: String = name
-            .chars()
-            .map(|c| {
-                if c == '.' {
-                    '/'
-                } else if c == '/' {
-                    '.'
-                } else {
-                    c
-                }
-            })
-            .collect();
+        let file: String = name.chars().map(swapped).collect();
         Some((format!("proc/sys/{file}"), format!("{value}\n")))
     };
-    text.lines().filter_map(setting)
+    text.lines().filter_map(setting).collect()
 }
 
 /// Kernel files of `/path:value` lines (`grep -H`). A file of several lines has several.
-pub fn grepped(text: &str) -> Result<impl Iterator<Item = (&str, &str)>, ParseError> {
-    Ok(whole_lines(text)?.filter_map(|(_, line)| {
+pub fn grepped(text: &str) -> Vec<(String, String)> {
+    let mut files: BTreeMap<&str, String> = BTreeMap::new();
+    for line in text.lines() {
         // names of PCI devices contain colons: the path ends before a colon of its last name
-        let (dir, rest) = line.rsplit_once('/').map(|(dir, _)| line.split_at(dir.len()))?;
-        let (name, value) = rest.split_once(':')?;
-        Some((line.get(1..dir.len() + name.len())?, value))
-    }))
+        let colon = line.rfind('/').and_then(|last| Some(last + line[last..].find(':')?));
+        if let Some((path, value)) = colon.map(|colon| line.split_at(colon)) {
+            let file = files.entry(path.trim_start_matches('/')).or_default();
+            *file += value.strip_prefix(':').unwrap_or(value);
+            file.push('\n');
+        }
+    }
+    files.into_iter().map(|(path, text)| (path.to_owned(), text)).collect()
 }
 
 /// The kernel files of `uname -a`: host name, release and machine.
-pub fn uname(text: &str) -> Vec<(&'static str, String)> {
+pub fn uname(text: &str) -> Vec<(String, String)> {
     let words: Vec<&str> = text.split_ascii_whitespace().collect();
     let ["Linux", host, release, .., last] = words[..] else { return Vec::new() };
     // the operating system ends the line
-    let machine = if last == "GNU/Linux" { words.get(words.len() - 2) } else { Some(&last) };
-    let mut files = vec![("hostname", host.to_owned()), ("osrelease", release.to_owned())];
-    files.extend(machine.map(|machine| ("arch", (*machine).to_owned())));
-    files
+    let machine = if last == "GNU/Linux" { words[words.len() - 2] } else { last };
+    let files = [("hostname", host), ("osrelease", release), ("arch", machine)];
+    files.map(|(name, value)| (format!("proc/sys/kernel/{name}"), format!("{value}\n"))).to_vec()
 }
 
-/// The kernel files of `ps aux`: name and command line of each process.
+/// The kernel files of `ps aux`: name and command line of each process. A kernel thread also has a
+/// `stat`, which says that it is one, and nothing else that netsilo uses.
 pub fn processes(text: &str) -> Vec<(String, String)> {
     let mut lines = text.lines();
     let header: Vec<&str> = lines.next().unwrap_or_default().split_ascii_whitespace().collect();
@@ -94,9 +95,16 @@ pub fn processes(text: &str) -> Vec<(String, String)> {
         let first = args.first()?;
         // a kernel thread has its name in brackets, a program its path
         let name = first.trim_start_matches('[').trim_end_matches(']');
-        let name = if name.len() == first.len() { first.rsplit('/').next()? } else { name };
-        let files = [("comm", format!("{name}\n")), ("cmdline", args.join("\0") + "\0")];
-        Some(files.map(|(file, text)| (format!("proc/{pid}/{file}"), text)))
+        let is_kthread = name.len() < first.len();
+        let name = if is_kthread { name } else { first.rsplit('/').next()? };
+        let mut files = vec![("comm", format!("{name}\n")), ("cmdline", args.join("\0") + "\0")];
+        if is_kthread {
+            // of field 9 PF_KTHREAD, and no start time
+            let stat = format!("{pid} ({name}) S 2 0 0 0 -1 2097152{}\n", " 0".repeat(13));
+            files.push(("stat", stat));
+        }
+        let path = move |file| format!("proc/{pid}/{file}");
+        Some(files.into_iter().map(move |(file, text)| (path(file), text)))
     };
     lines.filter_map(process).flatten().collect()
 }
@@ -107,19 +115,22 @@ mod tests {
 
     use super::*;
     use crate::collection::names::EthtoolPart;
+    use crate::parse::pid_stat::pid_stat;
+    use crate::parse::schedstat::processor;
     use crate::snapshot::ethtool::Ethtool;
 
     #[test]
     fn grep_prints_paths_with_colons_in_them() {
         let text = "/sys/devices/pci0000:00/0000:00:03.0/numa_node:0\n/proc/irq/24/node:-1\n";
-        let files: Vec<_> = grepped(text).unwrap().collect();
+        let files = grepped(text);
         let pci = "sys/devices/pci0000:00/0000:00:03.0/numa_node";
-        assert_eq!(files, [(pci, "0"), ("proc/irq/24/node", "-1")]);
+        let expected = [("proc/irq/24/node", "-1\n"), (pci, "0\n")];
+        assert_eq!(files, expected.map(|(path, text)| (path.to_owned(), text.to_owned())));
     }
 
     #[test]
     fn sysctls_are_files_and_dots_in_names_stay() {
-        let files: Vec<_> = sysctls("net.ipv4.conf.eth0/104.forwarding = 1\nx\n").collect();
+        let files = sysctls("net.ipv4.conf.eth0/104.forwarding = 1\nx\n");
         let path = "proc/sys/net/ipv4/conf/eth0.104/forwarding";
         assert_eq!(files, [(path.to_owned(), "1\n".to_owned())]);
     }
@@ -127,8 +138,8 @@ mod tests {
     #[test]
     fn uname_ends_with_the_machine_or_the_operating_system() {
         let text = "Linux web1 6.1.0-9-amd64 #1 SMP x86_64 GNU/Linux\n";
-        let expected = [("hostname", "web1"), ("osrelease", "6.1.0-9-amd64"), ("arch", "x86_64")];
-        assert_eq!(uname(text), expected.map(|(name, value)| (name, value.to_owned())));
+        let values: Vec<String> = uname(text).into_iter().map(|(_, value)| value).collect();
+        assert_eq!(values, ["web1\n", "6.1.0-9-amd64\n", "x86_64\n"]);
         assert!(uname("web1\n").is_empty());
     }
 
@@ -140,6 +151,8 @@ mod tests {
         assert_eq!(files[0], ("proc/9/comm".to_owned(), "irqbalance\n".to_owned()));
         assert_eq!(files[1].1, "/usr/sbin/irqbalance\0--foreground\0");
         assert_eq!(files[2].1, "ksoftirqd/0\n");
+        let stat = pid_stat(&files[4].1).unwrap();
+        assert!(stat.kthread && stat.comm == "ksoftirqd/0" && processor(&files[4].1).is_none());
     }
 
     proptest! {
@@ -150,8 +163,8 @@ mod tests {
             }
             let _ = (links::links(&text), qdiscs::qdiscs(&text, |_| Some(1)));
             let _ = (cpus::lscpu(&text), cpus::numactl(&text), uname(&text), processes(&text));
-            let _ = (names::item(&text), sysctls(&text).count());
-            let _ = grepped(&text).map(Iterator::count);
+            let _ = (names::item(&text), sysctls(&text).len());
+            let _ = grepped(&text);
         }
     }
 }

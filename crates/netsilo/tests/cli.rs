@@ -292,13 +292,13 @@ fn an_unknown_netdev_is_named() {
 fn the_error_about_an_invalid_bundle_names_each_cause_once() {
     insta::assert_snapshot!(
         refusal(&["show", "--from", "Cargo.toml"]),
-        @"1 netsilo: cannot use the bundle: Cargo.toml: neither a netsilo bundle nor a sosreport \
-         (tar.xz, tar.gz, tar.bz2, tar), nor a folder with a sosreport's files or outputs of \
-         commands"
+        @"1 netsilo: cannot use the bundle or report: Cargo.toml: neither a netsilo bundle nor a \
+         sosreport (tar.xz, tar.gz, tar.bz2, tar), nor a folder with a sosreport's files or \
+         outputs of commands"
     );
     insta::assert_snapshot!(
         refusal(&["plan", "--from", "nowhere.tar.zst"]),
-        @"1 netsilo: cannot use the bundle: nowhere.tar.zst: \
+        @"1 netsilo: cannot use the bundle or report: nowhere.tar.zst: \
          No such file or directory (os error 2)"
     );
 }

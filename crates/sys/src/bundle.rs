@@ -460,7 +460,11 @@ fn is_zstd(file: &mut File) -> io::Result<bool> {
 /// Reads a report of another collector. Also returns when the machine booted, in seconds since
 /// 1970, if `/proc/stat` is there.
 fn of_report(path: &Path) -> Result<(Snapshot, Option<u64>), BundleError> {
-    let refused = |source| BundleError::Report { path: path.to_owned(), source };
+    let refused = |source| {
+        let is_large = matches!(source, UnpackError::TooLarge);
+        let source = if is_large { UnpackError::TooLargeReport } else { source };
+        BundleError::Report { path: path.to_owned(), source }
+    };
     let files = if path.is_dir() {
         folder(path).map(Some).map_err(refused)?
     } else {
@@ -469,7 +473,8 @@ fn of_report(path: &Path) -> Result<(Snapshot, Option<u64>), BundleError> {
     let is_empty = |tree: &MemoryTree| tree.folder("").is_ok_and(|names| names.is_empty());
     let files = files.filter(|files| !is_empty(&files.tree));
     let Sample { tree, mut gaps } =
-        report::sample(files.ok_or_else(|| BundleError::Unknown(path.to_owned()))?)?;
+        report::sample(files.ok_or_else(|| BundleError::Unknown(path.to_owned()))?)?
+            .ok_or_else(|| refused(UnpackError::TooLargeReport))?;
     let btime = tree.file("proc/stat").ok().and_then(|stat| {
         let text = String::from_utf8_lossy(stat);
         text.lines().find_map(|line| line.strip_prefix("btime ")?.trim().parse().ok())

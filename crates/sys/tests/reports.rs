@@ -15,6 +15,7 @@ use netsilo_model::derive::rates::rates;
 use netsilo_model::machine::cpuset::CpuId;
 use netsilo_model::machine::ids::Irq;
 use netsilo_model::snapshot::host::{Snapshot, Writable};
+use netsilo_model::snapshot::netdev::NetdevIdentity;
 use netsilo_model::snapshot::observation::Observation;
 use netsilo_sys::bundle::{self, Bundle};
 use tempfile::TempDir;
@@ -132,6 +133,83 @@ fn a_plain_folder_has_what_its_names_say() {
     assert_eq!(after.irqs[&Irq(24)].requested.as_ref().unwrap().to_string(), "0-1");
 }
 
+#[test]
+fn a_small_text_with_many_netdevs_and_queues_takes_no_more_than_a_limit() {
+    let dir = tempfile::tempdir().unwrap();
+    let write = |name: &str, text: &str| fs::write(dir.path().join(name), text).unwrap();
+    write("uptime", "100.00 150.00\n");
+    let veth = |n: u32| {
+        format!(
+            "{n}: v{n}: <UP> mtu 1500\n    link/ether 02:00:00:00:00:01\n    veth numtxqueues \
+             4096 numrxqueues 4096\n"
+        )
+    };
+    write("ip_-d_link", &(1..=250).map(veth).collect::<String>());
+    let after = bundle::open(dir.path()).unwrap().after;
+    assert_eq!(after.netdevs.iter().map(|it| it.rx_queues.len()).sum::<usize>(), 250);
+    // NICs, whose drivers have 1024 queues each
+    for n in 1..=250 {
+        let rings = "1024 RX rings available\nTotal 0 rules\n";
+        write(&format!("ethtool_-n_v{n}"), rings);
+        write(
+            &format!("ethtool_-l_v{n}"),
+            "Channel parameters:\nPre-set maximums:\nRX: 1024\n\
+            TX: 1024\nOther: 0\nCombined: 0\nCurrent hardware settings:\nRX: 1024\nTX: 1024\n\
+            Other: 0\nCombined: 0\n",
+        );
+    }
+    let error = bundle::open(dir.path()).unwrap_err().to_string();
+    assert!(error.contains("too many files or netdevs"), "{error}");
+    write("ip_-d_link", &(1..=20_001).map(veth).collect::<String>());
+    let after = bundle::open(dir.path()).unwrap().after;
+    let why = why(&after, "ip_-d_link").unwrap();
+    assert_eq!(why, "line 60001 column 1: more than 20000 netdevs");
+}
+
+#[test]
+fn kernel_threads_of_ps_are_known_and_their_time_is_not() {
+    let dir = tempfile::tempdir().unwrap();
+    let write = |name: &str, text: &str| fs::write(dir.path().join(name), text).unwrap();
+    write("uptime", "100.00 150.00\n");
+    let names = ["napi/eth0-8193", "irq/24-eth0", "backlog_napi/1", "ksoftirqd/0", "kthreadd"];
+    let line = |(pid, name): (usize, &&str)| format!("root {pid} 0.0 [{name}]\n");
+    let threads: String = names.iter().enumerate().map(line).collect();
+    write("ps_aux", &format!("USER PID %CPU COMMAND\n{threads}root 9 0.0 napi/eth0-9\n"));
+    let after = bundle::open(dir.path()).unwrap().after;
+    let comms: Vec<_> = after.net_threads.values().map(|thread| thread.comm.as_str()).collect();
+    assert_eq!(comms, names[..4]);
+    assert!(after.net_threads.values().all(|it| it.time.is_none() && !it.is_movable()));
+    let what = "CPU time of kernel threads that receive";
+    assert_eq!(why(&after, what), Some("not recorded: grep -H . /proc/[0-9]*/schedstat"));
+    write("grep_schedstat", "/proc/0/schedstat:7000 8 9\n");
+    let Observation { before, after, .. } = bundle::open(dir.path()).unwrap();
+    let run = |snapshot: &Snapshot| snapshot.net_threads[&0].time.map(|time| time.run_ns);
+    assert_eq!((run(&before), run(&after), why(&after, what)), (Some(0), Some(7000), None));
+}
+
+#[test]
+fn a_device_path_that_was_not_recorded_is_that_of_the_same_device() {
+    let dir = tempfile::tempdir().unwrap();
+    let write = |name: &str, text: &str| fs::write(dir.path().join(name), text).unwrap();
+    write("uptime", "100.00 150.00\n");
+    write(
+        "ip_-d_link",
+        "2: eth0: <UP> mtu 1500\n    link/ether 02:00:00:00:00:01 parentdev 0000:3b:00.0\n",
+    );
+    let after = bundle::open(dir.path()).unwrap().after;
+    let mut netdev = after.netdevs[0].clone();
+    let identity = NetdevIdentity::from_netdev(&netdev);
+    assert_eq!(identity.device_path.as_deref(), Some("/devices/unrecorded/0000:3b:00.0"));
+    for (path, is_it) in [
+        ("/devices/pci0000:3a/0000:3a:00.0/0000:3b:00.0", true),
+        ("/devices/pci0000:3a/0000:3a:00.0/0000:3b:00.1", false),
+    ] {
+        netdev.device_path = Some(path.into());
+        assert_eq!(identity.is(&netdev), is_it, "{path}");
+    }
+    assert!(!NetdevIdentity::from_netdev(&netdev).is(&after.netdevs[0]));
+}
+
 /// Cuts and garbles each file: the report is refused, or what was not read is named.
 #[test]
 fn a_file_that_was_cut_or_garbled_is_named() {
@@ -148,24 +226,32 @@ fn a_file_that_was_cut_or_garbled_is_named() {
         }
     }
     assert!(files.len() > 40, "{}", files.len());
+    let known = bundle::open(&copy).unwrap().after.gaps;
     for path in files {
         let whole = fs::read(&path).unwrap();
         let name = path.strip_prefix(&copy).unwrap().display().to_string();
         // one value: a cut number is another number
+        // names and settings, in which any character may stand
+        let words = ["boot_id", "hostname", "sysctl_-a", "uname_-a", "-k_ens1f0", "-i_ens1f0"];
+        let has_words = words.iter().any(|end| name.ends_with(end));
         let is_value = whole.iter().filter(|byte| **byte == b'\n').count() < 2;
-        let is_said = name.contains("networking/") || name.ends_with("proc/interrupts");
-        let garbled = String::from_utf8_lossy(&whole).replace('0', "\u{fffd}").into_bytes();
+        let garbled = String::from_utf8_lossy(&whole)
+            .replace(|c: char| c.is_ascii_digit(), "\u{fffd}")
+            .into_bytes();
         let cuts = [1, 2, 5].map(|part| whole[..whole.len() / 7 * part].to_vec());
         let last = whole[..whole.len().saturating_sub(2)].to_vec();
-        for text in cuts.into_iter().chain([last, garbled]) {
+        for text in cuts.into_iter().chain([last, garbled.clone()]) {
             let is_cut = !text.is_empty() && !text.ends_with(b"\n");
             fs::write(&path, &text).unwrap();
             match bundle::open(&copy) {
                 Err(error) => assert!(!error.to_string().is_empty()),
-                Ok(Observation { after, .. }) if is_said && is_cut && !is_value => {
+                Ok(Observation { after, .. }) if is_cut && !is_value => {
                     let found = after.gaps.iter().find(|gap| gap.what == name);
                     let why = &found.unwrap_or_else(|| panic!("{name}: {:?}", after.gaps)).why;
                     assert!(why.starts_with("line "), "{name}: {why}");
+                }
+                Ok(Observation { after, .. }) if text == garbled && text != whole && !has_words => {
+                    assert!(after.gaps.iter().any(|gap| !known.contains(gap)), "{name}");
                 }
                 Ok(_) => {}
             }

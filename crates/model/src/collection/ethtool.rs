@@ -84,6 +84,24 @@ pub fn add(known: &mut Ethtool, part: EthtoolPart, text: &str) -> Result<(), Par
     Ok(())
 }
 
+/// Says why a part is not known.
+pub fn set_absent(known: &mut Ethtool, part: EthtoolPart, why: String) {
+    match part {
+        EthtoolPart::Link => known.link = Reading::Absent(why),
+        EthtoolPart::Driver => known.driver = Reading::Absent(why),
+        EthtoolPart::Channels => known.channels = Reading::Absent(why),
+        EthtoolPart::Rings => known.rings = Reading::Absent(why),
+        EthtoolPart::Coalesce => known.coalesce = Reading::Absent(why),
+        EthtoolPart::Features => known.features = Reading::Absent(why),
+        EthtoolPart::Rss => known.rss = Reading::Absent(why),
+        EthtoolPart::Rules => {
+            known.rx_rings = Reading::Absent(why.clone());
+            known.ntuple_rules = Reading::Absent(why);
+        }
+        EthtoolPart::Stats => known.stats = Reading::Absent(why),
+    }
+}
+
 /// Why the command printed nothing, if it says so.
 fn refused(lines: &[(usize, &str)]) -> Option<String> {
     let starts = ["Cannot get", "netlink error:", "no stats available", "ethtool:", "rxclass:"];
@@ -287,7 +305,9 @@ fn link(lines: &[(usize, &str)]) -> Result<Link, ParseError> {
     if !lines.iter().any(|(_, line)| line.starts_with("Settings for ")) {
         return Err(missing(lines, "Settings for"));
     }
-    let speed = text("Speed").and_then(|speed| speed.strip_suffix("Mb/s")?.parse().ok());
+    let of_speed =
+        |(line, speed): (usize, &str)| Some(number::<u32>(line, speed.strip_suffix("Mb/s")?));
+    let speed = value(lines, "Speed").and_then(of_speed).transpose()?;
     let port = text("Port").unwrap_or("Other");
     Ok(Link {
         speed_mbps: speed.filter(|speed| *speed != 0),

@@ -1,50 +1,13 @@
-//! The output of `ip link` and `ip address`, as text or JSON.
+//! The output of `ip link` and `ip address`, as text.
 
 use std::collections::BTreeMap;
 
-use serde::Deserialize;
-
 use crate::collection::{after, number, whole_lines};
+use crate::drivers::software::SoftwareNetdev;
 use crate::parse::ParseError;
 
-/// Flags as `ip` prints them, with the bits of sysfs's `flags`.
-const FLAGS: [(&str, u32); 11] = [
-    ("UP", 1),
-    ("BROADCAST", 1 << 1),
-    ("LOOPBACK", 1 << 3),
-    ("POINTOPOINT", 1 << 4),
-    ("NOTRAILERS", 1 << 5),
-    ("NOARP", 1 << 7),
-    ("PROMISC", 1 << 8),
-    ("ALLMULTI", 1 << 9),
-    ("MASTER", 1 << 10),
-    ("SLAVE", 1 << 11),
-    ("MULTICAST", 1 << 12),
-];
-
-/// Kinds of software netdevs, and the driver that `ethtool -i` prints of them.
-const KINDS: [(&str, &str); 20] = [
-    ("bond", "bonding"),
-    ("bridge", "bridge"),
-    ("dummy", "dummy"),
-    ("geneve", "geneve"),
-    ("gre", "gre"),
-    ("gretap", "gretap"),
-    ("ifb", "ifb"),
-    ("ipip", "ipip"),
-    ("ipvlan", "ipvlan"),
-    ("macsec", "macsec"),
-    ("macvlan", "macvlan"),
-    ("macvtap", "macvtap"),
-    ("netkit", "netkit"),
-    ("team", "team"),
-    ("tun", "tun"),
-    ("veth", "veth"),
-    ("vlan", "802.1Q VLAN Support"),
-    ("vrf", "vrf"),
-    ("vxlan", "vxlan"),
-    ("wireguard", "wireguard"),
-];
+/// Most netdevs of one output.
+const MOST_LINKS: usize = 20_000;
 
 /// A netdev.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -63,8 +26,8 @@ pub struct Link {
     pub qlen: Option<u32>,
     /// Hardware address.
     pub address: Option<String>,
-    /// The driver of a software netdev.
-    pub software: Option<&'static str>,
+    /// The kind of a netdev without hardware (`-d`).
+    pub software: Option<String>,
     /// Allocated queues (`-d`); the driver may use fewer.
     pub numrxqueues: Option<u32>,
     /// Allocated queues (`-d`); the driver may use fewer.
@@ -79,10 +42,10 @@ impl Link {
     /// The files of its folder in sysfs.
     pub fn files(&self) -> Vec<(String, String)> {
         let has = |flag: &str| self.flags.iter().any(|known| known == flag);
-        let bits = FLAGS.iter().filter(|(flag, _)| has(flag)).fold(0, |all, (_, bit)| all | bit);
         let mut files = vec![
             ("ifindex".to_owned(), self.ifindex.to_string()),
-            ("flags".to_owned(), format!("{bits:#x}")),
+            // IFF_UP, the only one that is read
+            ("flags".to_owned(), format!("{:#x}", u32::from(has("UP")))),
         ];
         let mut add = |name: &str, value: Option<String>| {
             files.extend(value.map(|value| (name.to_owned(), value)));
@@ -91,7 +54,7 @@ impl Link {
         add("tx_queue_len", self.qlen.map(|qlen| qlen.to_string()));
         add("address", self.address.clone());
         add("carrier", has("UP").then(|| u32::from(has("LOWER_UP")).to_string()));
-        add("uevent", self.software.map(|driver| format!("DEVTYPE={driver}")));
+        add("uevent", self.software.as_ref().map(|kind| format!("DEVTYPE={kind}")));
         for (name, count) in &self.statistics {
             add(&format!("statistics/{name}"), Some(count.to_string()));
         }
@@ -119,12 +82,18 @@ pub fn merged(outputs: impl IntoIterator<Item = Vec<Link>>) -> BTreeMap<u32, Lin
 
 /// Parses the text.
 pub fn links(text: &str) -> Result<Vec<Link>, ParseError> {
+    if text.starts_with('[') {
+        return Err(ParseError::new(1, 1, "JSON is not read: run ip without -j"));
+    }
     let lines: Vec<(usize, &str)> = whole_lines(text)?.collect();
     let starts = |(_, line): &(usize, &str)| line.starts_with(|c: char| c.is_ascii_digit());
     let first = lines.iter().position(starts).unwrap_or(lines.len());
     let mut rest = &lines[first..];
     let mut links = Vec::new();
     while let Some((head, below)) = rest.split_first() {
+        if links.len() == MOST_LINKS {
+            return Err(ParseError::new(head.0, 1, format!("more than {MOST_LINKS} netdevs")));
+        }
         let end = below.iter().position(starts).unwrap_or(below.len());
         links.push(link(*head, &below[..end])?);
         rest = &below[end..];
@@ -151,10 +120,8 @@ fn link((line, head): (usize, &str), below: &[(usize, &str)]) -> Result<Link, Pa
     words.extend(described.iter().flat_map(|line| line.split_ascii_whitespace()));
     let text = |name| after(&words, name).map(str::to_owned);
     let count = |name| after(&words, name).map(|word| number(line, word)).transpose();
-    let software = described.iter().find_map(|line| {
-        let kind = line.split_ascii_whitespace().next()?;
-        Some(KINDS.iter().find(|(known, _)| *known == kind)?.1)
-    });
+    let kinds = described.iter().filter_map(|line| line.split_ascii_whitespace().next());
+    let software = kinds.filter(|kind| SoftwareNetdev::is_kind(kind)).map(str::to_owned).next();
     let name = name.split('@').next().unwrap_or(name);
     Ok(Link {
         ifindex: number(line, index)?,
@@ -209,70 +176,6 @@ fn counter(direction: &str, name: &str) -> String {
     }
 }
 
-/// A netdev in the JSON of `ip -j`.
-#[derive(Debug, Clone, Deserialize)]
-pub struct JsonLink {
-    ifindex: u32,
-    ifname: String,
-    #[serde(default)]
-    flags: Vec<String>,
-    mtu: Option<u32>,
-    master: Option<String>,
-    txqlen: Option<u32>,
-    link_type: Option<String>,
-    address: Option<String>,
-    num_rx_queues: Option<u32>,
-    num_tx_queues: Option<u32>,
-    parentdev: Option<String>,
-    linkinfo: Option<JsonKind>,
-    stats64: Option<JsonStatistics>,
-    stats: Option<JsonStatistics>,
-}
-
-#[derive(Debug, Clone, Deserialize)]
-struct JsonKind {
-    info_kind: Option<String>,
-}
-
-#[derive(Debug, Clone, Deserialize)]
-struct JsonStatistics {
-    rx: BTreeMap<String, u64>,
-    tx: BTreeMap<String, u64>,
-}
-
-impl From<JsonLink> for Link {
-    fn from(json: JsonLink) -> Self {
-        let kind = json.linkinfo.and_then(|info| info.info_kind);
-        let statistics = json.stats64.or(json.stats).into_iter();
-        let named = |direction: &'static str, counts: BTreeMap<String, u64>| {
-            let name = move |name: &str| match name {
-                "multicast" | "collisions" => name.to_owned(),
-                _ => format!("{direction}_{name}"),
-            };
-            counts.into_iter().map(move |(counter, count)| (name(&counter), count))
-        };
-        Self {
-            ifindex: json.ifindex,
-            name: json.ifname,
-            flags: json.flags,
-            mtu: json.mtu,
-            master: json.master,
-            qlen: json.txqlen,
-            address: json.address.filter(|_| json.link_type.as_deref() == Some("ether")),
-            software: KINDS
-                .iter()
-                .find(|(known, _)| Some(*known) == kind.as_deref())
-                .map(|it| it.1),
-            numrxqueues: json.num_rx_queues,
-            numtxqueues: json.num_tx_queues,
-            parentdev: json.parentdev,
-            statistics: statistics
-                .flat_map(|all| named("rx", all.rx).chain(named("tx", all.tx)))
-                .collect(),
-        }
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -299,7 +202,7 @@ parentbus virtio parentdev virtio2
         let files: BTreeMap<String, String> = eth0.files().into_iter().collect();
         let expected = [
             ("ifindex", "2\n"),
-            ("flags", "0x1003\n"),
+            ("flags", "0x1\n"),
             ("mtu", "1500\n"),
             ("carrier", "1\n"),
             ("statistics/rx_missed_errors", "3\n"),
@@ -314,28 +217,16 @@ parentbus virtio parentdev virtio2
             (eth0.master.as_deref(), eth0.parentdev.as_deref()),
             (Some("br0"), Some("virtio2"))
         );
-        assert_eq!((veth1.name.as_str(), veth1.software), ("veth1", Some("veth")));
+        assert_eq!((veth1.name.as_str(), veth1.software.as_deref()), ("veth1", Some("veth")));
         assert!(veth1.statistics.is_empty(), "not printed");
-    }
-
-    #[test]
-    fn json_says_the_same() {
-        let json = r#"{"ifindex": 2, "ifname": "eth0", "flags": ["UP"], "mtu": 1500,
-            "link_type": "ether", "address": "02:00:00:00:00:01", "num_rx_queues": 8,
-            "linkinfo": {"info_kind": "veth"},
-            "stats64": {"rx": {"bytes": 9, "multicast": 1}, "tx": {"carrier_errors": 2}}}"#;
-        let link = Link::from(serde_json::from_str::<JsonLink>(json).unwrap());
-        let statistics = [("multicast", 1), ("rx_bytes", 9), ("tx_carrier_errors", 2)];
-        let statistics = statistics.map(|(name, count)| (name.to_owned(), count)).into();
-        let expected = Link { statistics, software: Some("veth"), ..link.clone() };
-        assert_eq!(link, expected);
-        assert_eq!(link.files()[1].1, "0x1\n");
     }
 
     #[test]
     fn counters_that_were_cut_are_an_error() {
         let cut = TEXT.lines().take(3).map(|line| format!("{line}\n")).collect::<String>();
         assert_eq!(links(&cut).unwrap_err().to_string(), "line 3 column 1: no counters below");
+        let json = links("[{}]").unwrap_err().to_string();
+        assert_eq!(json, "line 1 column 1: JSON is not read: run ip without -j");
         let garbled = TEXT.replace("1000      10", "1000      x");
         let error = links(&garbled).unwrap_err().to_string();
         assert_eq!(error, "line 4 column 1: expected a number, found \"x\"");

@@ -68,7 +68,7 @@ pub enum Item {
     Kernel(String),
     /// A part of `ethtool` of a netdev, as the file's name writes the netdev.
     Ethtool(EthtoolPart, String),
-    /// `ip link` or `ip address`, as text or JSON.
+    /// `ip link` or `ip address`.
     Links,
     /// `tc qdisc`.
     Qdiscs,
@@ -96,7 +96,7 @@ const PROC_NET: [&str; 8] =
     ["dev", "netstat", "sctp/snmp", "snmp", "snmp6", "sockstat", "softnet_stat", "xfrm_stat"];
 
 /// The files of `/proc/<pid>` that are read.
-const PROC_PID: [&str; 4] = ["cmdline", "comm", "stat", "status"];
+const PROC_PID: [&str; 5] = ["cmdline", "comm", "schedstat", "stat", "status"];
 
 /// What the file at this path of a report holds; `None` for a file that is not read.
 pub fn item(path: &str) -> Option<Item> {
@@ -220,10 +220,10 @@ fn kernel_file(name: &str) -> Option<Item> {
     known.map(Item::Kernel)
 }
 
-/// Whether a file name writes the netdev like this. Collectors replace other characters by `_`.
-pub fn is_netdev(written: &str, netdev: &str) -> bool {
+/// The netdev as collectors write it in a file name: they replace other characters by `_`.
+pub fn in_file_name(netdev: &str) -> String {
     let plain = |c: char| if c.is_ascii_alphanumeric() || "_-.".contains(c) { c } else { '_' };
-    written == netdev || written.chars().eq(netdev.chars().map(plain))
+    netdev.chars().map(plain).collect()
 }
 
 #[cfg(test)]

@@ -87,7 +87,7 @@ pub fn transmit(analysis: &Analysis<'_>, netdev: &Netdev) -> Option<Transmit> {
     queues.retain(|load| load.packets_per_s > 0.0);
     queues.iter_mut().for_each(|load| load.share = load.packets_per_s / all);
     queues.sort_by(|a, b| b.packets_per_s.total_cmp(&a.packets_per_s));
-    (!queues.is_empty()).then(|| Transmit { source, of: netdev.tx_queues.len(), queues })
+    (!queues.is_empty()).then_some(Transmit { source, of: netdev.tx_queues.len(), queues })
 }
 
 fn by_events(analysis: &Analysis<'_>, netdev: &Netdev) -> Option<Vec<TxLoad>> {

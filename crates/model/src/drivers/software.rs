@@ -210,6 +210,11 @@ impl SoftwareNetdev {
         matches!(self.receive, SamePass | Tasklet | Reader | Nothing)
     }
 
+    /// Whether this is a name of a kind in the table.
+    pub fn is_kind(name: &str) -> bool {
+        KINDS.iter().any(|kind| kind.names.contains(&name))
+    }
+
     /// The kind of a netdev; `None` for hardware, and for kinds that are not in the table.
     pub fn from_netdev(netdev: &Netdev) -> Option<Self> {
         // the loopback has no driver

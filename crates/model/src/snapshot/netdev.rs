@@ -234,6 +234,9 @@ pub enum Confidence {
     Certain,
 }
 
+/// Where the device paths begin that a report did not record: only the last part is known.
+pub const UNRECORDED: &str = "/devices/unrecorded/";
+
 /// The attributes that identify a network device.
 #[derive(Debug, Clone, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
@@ -261,6 +264,15 @@ impl NetdevIdentity {
     pub fn is(&self, netdev: &Netdev) -> bool {
         self.ifindex.is_none_or(|ifindex| ifindex == netdev.ifindex)
             && self.name == netdev.name
-            && self.device_path == netdev.device_path
+            && self.device_path == self.path_in_its_place(netdev.device_path.clone())
+    }
+
+    /// A device path as this identity would have it: if only the last part of its own is known
+    /// ([`UNRECORDED`]), its own if the other one has this part too.
+    pub fn path_in_its_place(&self, path: Option<String>) -> Option<String> {
+        let own = self.device_path.as_ref().filter(|own| own.starts_with(UNRECORDED));
+        let last = own.and_then(|own| own.rsplit('/').next());
+        let has_it = |path: &String| path.split('/').any(|part| Some(part) == last);
+        if path.as_ref().is_some_and(has_it) { own.cloned() } else { path }
     }
 }

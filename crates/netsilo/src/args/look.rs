@@ -51,7 +51,7 @@ impl BundleArg {
     }
 }
 
-const CANNOT_USE: &str = "cannot use the bundle";
+const CANNOT_USE: &str = "cannot use the bundle or report";
 
 /// How this machine is observed.
 #[derive(Debug, Clone, clap::Args)]

@@ -8,10 +8,15 @@ use netsilo_model::machine::reading::Reading;
 use netsilo_model::snapshot::attribution::Attribution;
 use netsilo_model::snapshot::audit::Qdisc;
 use netsilo_model::snapshot::host::{CpuStat, Gap, PRESENT_RATES, Snapshot, Softnet};
+use netsilo_model::snapshot::netdev::Netdev;
 use netsilo_model::snapshot::observation::Observation;
+use netsilo_model::snapshot::thread_time::ThreadTime;
 
 /// Counters of CPUs and interrupts start again from 0 after this many.
 const WRAP: u64 = 1 << 32;
+
+/// The time in which they may: no CPU receives more than a million packets a second.
+const WRAP_TIME: Duration = Duration::from_secs(WRAP / 1_000_000);
 
 /// How far the boot times that two reports print may be apart, in seconds: the clock is adjusted.
 const SAME_BOOT_S: u64 = 10;
@@ -81,7 +86,16 @@ pub(super) fn since_boot(mut after: Snapshot) -> Observation {
 
 fn observation(mut before: Snapshot, mut after: Snapshot) -> Observation {
     let packets = packets(&after).saturating_sub(packets(&before));
-    if packets >= WRAP {
+    let elapsed = after.at.saturating_sub(before.at);
+    let is_counted = |netdev: &Netdev| !netdev.up || netdev.statistics.contains_key("rx_packets");
+    let is_known = !after.netdevs.is_empty() && after.netdevs.iter().all(is_counted);
+    let wrapped = if packets >= WRAP {
+        Some(format!("netdevs counted {packets} packets in this time"))
+    } else {
+        let why = "not recorded: ip -s -s -d link, which tells whether they did";
+        (!is_known && elapsed >= WRAP_TIME).then(|| why.to_owned())
+    };
+    if let Some(wrapped) = wrapped {
         before.irqs.clear();
         before.arch_interrupts.clear();
         for cpu in before.cpus.values_mut() {
@@ -89,13 +103,12 @@ fn observation(mut before: Snapshot, mut after: Snapshot) -> Observation {
             cpu.softnet = cpu.softnet.map(|softnet| Softnet { processed: None, ..softnet });
         }
         let why = format!(
-            "their counters have 32 bits and may have wrapped around: netdevs counted {packets} \
-             packets in this time; two reports with less time between them give rates"
+            "their counters have 32 bits and may have wrapped around: {wrapped}; two reports with \
+             less time between them give rates"
         );
         let what = "interrupts, softirqs and packets of each CPU".to_owned();
         after.gaps.insert(0, Gap { what, why });
     }
-    let elapsed = after.at.saturating_sub(before.at);
     let attribution = Attribution { elapsed, ..Attribution::default() };
     Observation { before, after, attribution }
 }
@@ -133,6 +146,7 @@ fn at_boot(after: &Snapshot) -> Snapshot {
         cpu.softirqs = cpu.softirqs.iter().map(|(name, _)| (name.clone(), 0)).collect();
         cpu.softnet = cpu.softnet.map(|_| Softnet { processed: Some(0), ..Softnet::default() });
     }
+    boot.net_threads.values_mut().for_each(|it| it.time = it.time.map(|_| ThreadTime::default()));
     for netdev in boot.netdevs.iter_mut() {
         netdev.statistics.values_mut().for_each(|count| *count = 0);
         if let Some(Reading::Value(stats)) = netdev.ethtool.as_mut().map(|it| &mut it.stats) {
@@ -166,7 +180,6 @@ mod tests {
     use netsilo_model::machine::cpuset::CpuId;
     use netsilo_model::machine::ids::Irq;
     use netsilo_model::snapshot::host::{CpuCounters, HostIdentity, IrqState};
-    use netsilo_model::snapshot::netdev::Netdev;
 
     use super::*;
 
@@ -226,5 +239,21 @@ mod tests {
         let softnet = before.cpus[&CpuId(0)].softnet.unwrap();
         assert_eq!((softnet.processed, softnet.dropped), (None, 0));
         assert!(after.gaps[0].why.contains("may have wrapped"));
+    }
+
+    #[test]
+    fn without_packets_of_netdevs_a_long_time_may_have_wrapped_them() {
+        let is_known = |seconds, change: fn(&mut Netdev)| {
+            let mut after = at(seconds, "a", 5);
+            after.netdevs.iter_mut().for_each(change);
+            !since_boot(after).before.irqs.is_empty()
+        };
+        let uncounted = |it: &mut Netdev| (it.up, it.statistics) = (true, BTreeMap::new());
+        assert!(is_known(1_000_000, |it| it.up = true) && is_known(4000, uncounted));
+        assert!(is_known(1_000_000, |it| it.statistics.clear()), "it is down");
+        assert!(!is_known(1_000_000, uncounted));
+        let without = Snapshot { netdevs: Vec::new().into(), ..at(1_000_000, "a", 5) };
+        let Observation { before, after, .. } = since_boot(without);
+        assert!(before.irqs.is_empty() && after.gaps[0].why.contains("not recorded: ip -s"));
     }
 }

@@ -4,12 +4,13 @@
 //! The texts are parsed in [`netsilo_model::collection`]. A command that was not recorded, or whose
 //! output cannot be parsed, is a gap with the command that adds it.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::ffi::OsString;
 use std::path::Path;
 use std::time::Duration;
 
-use netsilo_model::collection::links::{JsonLink, Link, links, merged};
-use netsilo_model::collection::names::{EthtoolPart, Item, is_netdev, item};
+use netsilo_model::collection::links::{Link, links, merged};
+use netsilo_model::collection::names::{EthtoolPart, Item, in_file_name, item};
 use netsilo_model::collection::{
     cpus, ethtool, grepped, processes, qdiscs, sysctls, uname, whole_lines,
 };
@@ -18,6 +19,7 @@ use netsilo_model::machine::reading::Reading;
 use netsilo_model::parse::stat::stat;
 use netsilo_model::snapshot::ethtool::{Channels, Ethtool, FlowType, Limit};
 use netsilo_model::snapshot::host::{CpuStat, Gap, NAPI_SETTINGS, STEERING_MASKS};
+use netsilo_model::snapshot::netdev::UNRECORDED;
 use serde::Serialize;
 
 use crate::bundle::unpack_report::Files;
@@ -30,6 +32,10 @@ use crate::files::tree_facts::{TREE_FACTS, TreeFacts};
 const COUNTERS: [&str; 5] =
     ["proc/interrupts", "proc/softirqs", "proc/stat", "proc/net/softnet_stat", "proc/net/snmp"];
 
+/// Most files and folders that are made of one report, and most queues of one netdev.
+const MOST_MADE: usize = 400_000;
+const MOST_QUEUES: u32 = 1024;
+
 /// USER_HZ, the unit of `/proc/stat`.
 const TICKS_PER_S: u64 = 100;
 
@@ -40,9 +46,9 @@ pub(super) struct Sample {
     pub(super) gaps: Vec<Gap>,
 }
 
-/// Makes the sample of a report.
-pub(super) fn sample(files: Files) -> Result<Sample, ReadError> {
-    let mut report = Report { files, gaps: Vec::new() };
+/// Makes the sample of a report; `None` if that has more than [`MOST_MADE`] files.
+pub(super) fn sample(files: Files) -> Result<Option<Sample>, ReadError> {
+    let mut report = Report { files, gaps: Vec::new(), left: MOST_MADE };
     let items = report.items();
     report.kernel_files(&items);
     for path in COUNTERS {
@@ -52,22 +58,40 @@ pub(super) fn sample(files: Files) -> Result<Sample, ReadError> {
     }
     report.cpus(&items);
     let links = report.links(&items);
+    let written = ethtool_files(&items);
+    let masters: BTreeSet<&str> =
+        links.values().filter_map(|link| link.master.as_deref()).collect();
     for link in links.values() {
-        report.netdev(&items, link, &links);
+        report.netdev(&written, link, masters.contains(link.name.as_str()));
     }
     report.qdiscs(&items, &links);
     report.facts()?;
     report.missing(&items, &links);
-    let Report { files, gaps } = report;
-    Ok(Sample { tree: files.tree, gaps })
+    let Report { files, gaps, left } = report;
+    Ok((left > 0).then_some(Sample { tree: files.tree, gaps }))
 }
 
 /// The files that are known, by path.
 type Items = Vec<(String, Item)>;
 
+/// The files with outputs of ethtool, by the netdev as their names write it.
+type EthtoolFiles<'a> = BTreeMap<&'a str, Vec<(EthtoolPart, &'a str)>>;
+
+fn ethtool_files(items: &Items) -> EthtoolFiles<'_> {
+    let mut files = EthtoolFiles::new();
+    for (path, item) in items {
+        if let Item::Ethtool(part, written) = item {
+            files.entry(written).or_default().push((*part, path));
+        }
+    }
+    files
+}
+
 struct Report {
     files: Files,
     gaps: Vec<Gap>,
+    /// How many files and folders may still be made. At 0, nothing more is.
+    left: usize,
 }
 
 impl Report {
@@ -97,7 +121,7 @@ impl Report {
 
     fn insert(&mut self, path: &str, new: MemoryTree) {
         let tree = &mut self.files.tree;
-        if tree.mode(path).is_ok() || tree.link(path).is_ok() {
+        if self.left == 0 || tree.mode(path).is_ok() || tree.link(path).is_ok() {
             return;
         }
         let path = Path::new(path);
@@ -105,9 +129,11 @@ impl Report {
         for folder in above.iter().rev().filter(|folder| !folder.as_os_str().is_empty()) {
             if tree.mode(&folder.to_string_lossy()).is_err() {
                 tree.insert(folder, MemoryTree::default());
+                self.left = self.left.saturating_sub(1);
             }
         }
         tree.insert(path, new);
+        self.left = self.left.saturating_sub(1);
     }
 
     fn answer(&mut self, name: &str, value: &impl Serialize) {
@@ -148,47 +174,29 @@ impl Report {
                 }
             }
         }
-        for (path, text) in self.texts(items, &Item::Grepped) {
-            let mut files: BTreeMap<String, String> = BTreeMap::new();
-            let lines = grepped(&text)
-                .map(|lines| lines.map(|(a, b)| (a.to_owned(), b.to_owned())).collect::<Vec<_>>());
-            for (file, value) in self.parsed(&path, lines).unwrap_or_default() {
-                if matches!(item(&file), Some(Item::Kernel(kernel)) if kernel == file) {
-                    files.entry(file).or_default().push_str(&format!("{value}\n"));
-                }
-            }
-            files.into_iter().for_each(|(file, text)| self.add(&file, text));
-        }
-        for (_, text) in self.texts(items, &Item::Sysctl) {
-            sysctls(&text)
-                .filter(|(path, _)| item(path).is_some())
-                .collect::<Vec<_>>()
-                .into_iter()
-                .for_each(|(path, value)| self.add(&path, value));
-        }
-        for (_, text) in self.texts(items, &Item::Processes) {
-            for (path, text) in processes(&text) {
-                self.add(&path, text);
-            }
-        }
+        self.printed(items, &Item::Grepped, grepped);
+        self.printed(items, &Item::Sysctl, sysctls);
+        self.printed(items, &Item::Processes, processes);
         for (_, text) in self.texts(items, &Item::Hostname) {
             self.add("proc/sys/kernel/hostname", text);
         }
-        for (_, text) in self.texts(items, &Item::Uname) {
-            for (name, value) in uname(&text) {
-                self.add(&format!("proc/sys/kernel/{name}"), format!("{value}\n"));
-            }
+        self.printed(items, &Item::Uname, uname);
+    }
+
+    /// The kernel files that a command printed in its own words.
+    fn printed(&mut self, items: &Items, wanted: &Item, files: fn(&str) -> Vec<(String, String)>) {
+        for (path, text) in self.texts(items, wanted) {
+            let whole = whole_lines(&text).map(|_| files(&text));
+            let known = self.parsed(&path, whole).unwrap_or_default().into_iter();
+            let is_read = |path: &str| matches!(item(path), Some(Item::Kernel(it)) if it == path);
+            known.filter(|(path, _)| is_read(path)).for_each(|(path, text)| self.add(&path, text));
         }
     }
 
     /// CPUs and nodes that the report has no kernel files of.
     fn cpus(&mut self, items: &Items) {
-        for (_, text) in self.texts(items, &Item::Lscpu) {
-            cpus::lscpu(&text).into_iter().for_each(|(path, text)| self.add(&path, text));
-        }
-        for (_, text) in self.texts(items, &Item::Numactl) {
-            cpus::numactl(&text).into_iter().for_each(|(path, text)| self.add(&path, text));
-        }
+        self.printed(items, &Item::Lscpu, cpus::lscpu);
+        self.printed(items, &Item::Numactl, cpus::numactl);
         const CPUS: &str = "sys/devices/system/cpu";
         let counted = self.text("proc/stat").and_then(|text| stat(&text).ok());
         let counted: Option<CpuSet> = counted.map(|cpus| cpus.into_keys().collect());
@@ -213,15 +221,7 @@ impl Report {
     fn links(&mut self, items: &Items) -> BTreeMap<u32, Link> {
         let mut outputs = Vec::new();
         for (path, text) in self.texts(items, &Item::Links) {
-            let parsed = if text.trim_start().starts_with('[') {
-                let links = serde_json::from_str::<Vec<JsonLink>>(&text);
-                links
-                    .map(|links| links.into_iter().map(Link::from).collect())
-                    .map_err(|e| e.to_string())
-            } else {
-                links(&text).map_err(|error| error.to_string())
-            };
-            outputs.extend(self.parsed(&path, parsed));
+            outputs.extend(self.parsed(&path, links(&text)));
         }
         let links = merged(outputs);
         if links.is_empty() {
@@ -231,9 +231,9 @@ impl Report {
     }
 
     /// The folder, device, queues and driver's answers of a netdev.
-    fn netdev(&mut self, items: &Items, link: &Link, links: &BTreeMap<u32, Link>) {
+    fn netdev(&mut self, written: &EthtoolFiles<'_>, link: &Link, has_ports: bool) {
         let name = &link.name;
-        let known = self.ethtool(items, name);
+        let (known, missing) = self.ethtool(written, name);
         let dir = self.folder_of(link, &known);
         for (file, text) in link.files() {
             self.add(&format!("{dir}/{file}"), text);
@@ -247,8 +247,9 @@ impl Report {
             let limits = direction(channels?).into_iter().flatten();
             Some(limits.map(|limit| limit.current).sum::<u32>()).filter(|sum| *sum > 0)
         };
-        // allocated queues are those in use only where there is one, or no driver
-        let allocated = |count: Option<u32>| count.filter(|count| is_software || *count == 1);
+        // of allocated queues the first is in use, and without a driver the others rarely are
+        let allocated =
+            |count: Option<u32>| count.filter(|count| is_software || *count == 1).map(|_| 1);
         let rx = count(|it| [it.rx, it.combined])
             .or_else(|| known.rx_rings.value().copied())
             .or_else(|| allocated(link.numrxqueues));
@@ -256,7 +257,7 @@ impl Report {
         for (direction, count) in [("rx", rx), ("tx", tx)] {
             match count {
                 // more than any netdev has: the text is garbled
-                Some(count) if count <= 4096 => (0..count).for_each(|queue| {
+                Some(count) if count <= MOST_QUEUES => (0..count).for_each(|queue| {
                     self.insert(
                         &format!("{dir}/queues/{direction}-{queue}"),
                         MemoryTree::default(),
@@ -269,66 +270,48 @@ impl Report {
                 _ => {}
             }
         }
-        let is_port = |other: &Link| other.master.as_deref() == Some(name.as_str());
-        if !is_software && !links.values().any(is_port) {
-            self.missing_of(name, &known, rx);
+        if !is_software && !has_ports {
+            self.missing_of(name, &missing, rx);
         }
         self.answer(&format!("ethtool/{name}.json"), &Reading::Value(known));
     }
 
     /// Names the commands that would add what is not known of a NIC.
-    fn missing_of(&mut self, name: &str, known: &Ethtool, rx: Option<u32>) {
-        let is_missing = |why: Option<&str>| why.is_some_and(|why| why.starts_with("not recorded"));
-        if rx != Some(1) && is_missing(known.rss.reason()) {
+    fn missing_of(&mut self, name: &str, missing: &[EthtoolPart], rx: Option<u32>) {
+        if rx != Some(1) && missing.contains(&EthtoolPart::Rss) {
             let command = EthtoolPart::Rss.command(name);
             self.not_recorded(format!("RSS indirection table of {name}"), &command);
         }
-        let parts = [
-            (EthtoolPart::Driver, known.driver.reason()),
-            (EthtoolPart::Channels, known.channels.reason()),
-            (EthtoolPart::Rings, known.rings.reason()),
-            (EthtoolPart::Coalesce, known.coalesce.reason()),
-            (EthtoolPart::Features, known.features.reason()),
-            (EthtoolPart::Stats, known.stats.reason()),
-            (EthtoolPart::Rules, known.ntuple_rules.reason()),
-        ];
-        let missing = parts.into_iter().filter(|(_, why)| is_missing(*why));
-        let commands: Vec<String> = missing.map(|(part, _)| part.command(name)).collect();
+        let others = missing.iter().filter(|part| **part != EthtoolPart::Rss);
+        let commands: Vec<String> = others.map(|part| part.command(name)).collect();
         if !commands.is_empty() {
             self.not_recorded(format!("parts of ethtool of {name}"), &commands.join("; "));
         }
     }
 
-    /// What the recorded parts of ethtool say of a netdev.
-    fn ethtool(&mut self, items: &Items, name: &str) -> Ethtool {
+    /// What the recorded parts of ethtool say of a netdev, and the parts that were not recorded.
+    fn ethtool(&mut self, written: &EthtoolFiles<'_>, name: &str) -> (Ethtool, Vec<EthtoolPart>) {
         let mut known = Ethtool::unavailable("not recorded");
-        let missing = |part: EthtoolPart| format!("not recorded: {}", part.command(name));
-        fn set<T>(part: &mut Reading<T>, why: String) {
-            *part = Reading::Absent(why);
+        for part in EthtoolPart::ALL {
+            let why = format!("not recorded: {}", part.command(name));
+            ethtool::set_absent(&mut known, part, why);
         }
-        set(&mut known.driver, missing(EthtoolPart::Driver));
-        set(&mut known.channels, missing(EthtoolPart::Channels));
-        set(&mut known.rings, missing(EthtoolPart::Rings));
-        set(&mut known.coalesce, missing(EthtoolPart::Coalesce));
-        set(&mut known.features, missing(EthtoolPart::Features));
-        set(&mut known.rss, missing(EthtoolPart::Rss));
-        set(&mut known.rx_rings, missing(EthtoolPart::Rules));
-        set(&mut known.ntuple_rules, missing(EthtoolPart::Rules));
-        set(&mut known.link, missing(EthtoolPart::Link));
-        set(&mut known.stats, missing(EthtoolPart::Stats));
         let of_flow = |flow: FlowType| {
             let why = format!("not recorded: ethtool -n {name} rx-flow-hash {flow}");
             (flow, Reading::Absent(why))
         };
         known.flow_hash = FlowType::ALL.map(of_flow).into();
-        for (path, item) in items {
-            let Item::Ethtool(part, written) = item else { continue };
-            if let Some(text) = self.text(path).filter(|_| is_netdev(written, name)) {
+        let mut missing = EthtoolPart::ALL.to_vec();
+        let names = BTreeSet::from([name.to_owned(), in_file_name(name)]);
+        let files = names.iter().filter_map(|name| written.get(name.as_str())).flatten();
+        for (part, path) in files {
+            if let Some(text) = self.text(path) {
                 let added = ethtool::add(&mut known, *part, &text);
                 self.parsed(path, added);
+                missing.retain(|it| it != part);
             }
         }
-        known
+        (known, missing)
     }
 
     /// The folder of a netdev below `sys/devices`. Makes the links to it and to its device.
@@ -356,7 +339,7 @@ impl Report {
             (bus, parent) => bus.or(parent),
         };
         let dir = match device {
-            Some(device) => format!("sys/devices/pci0000:00/{device}/net/{name}"),
+            Some(device) => format!("sys{UNRECORDED}{device}/net/{name}"),
             None => format!("sys/devices/virtual/net/{name}"),
         };
         let to = format!("../../{}", dir.trim_start_matches("sys/"));
@@ -384,7 +367,9 @@ impl Report {
     }
 
     fn qdiscs(&mut self, items: &Items, links: &BTreeMap<u32, Link>) {
-        let ifindex = |name: &str| Some(links.values().find(|link| link.name == name)?.ifindex);
+        let by_name: HashMap<&str, u32> =
+            links.values().map(|link| (link.name.as_str(), link.ifindex)).collect();
+        let ifindex = |name: &str| by_name.get(name).copied();
         let mut all = None;
         for (path, text) in self.texts(items, &Item::Qdiscs) {
             all = self.parsed(&path, qdiscs::qdiscs(&text, ifindex)).or(all);
@@ -469,10 +454,16 @@ impl Report {
             let files = "{threaded,napi_defer_hard_irqs,gro_flush_timeout}";
             self.not_recorded(NAPI_SETTINGS, &format!("grep -H . /sys/class/net/*/{files}"));
         }
-        let is_process =
-            |name: &std::ffi::OsString| has(self, &format!("proc/{}/comm", name.to_string_lossy()));
-        if !self.files.tree.folder("proc").is_ok_and(|names| names.keys().any(is_process)) {
+        let of_processes = |report: &Self, file: &str| {
+            let is_there =
+                |name: &OsString| has(report, &format!("proc/{}/{file}", name.to_string_lossy()));
+            report.files.tree.folder("proc").is_ok_and(|names| names.keys().any(is_there))
+        };
+        if !of_processes(self, "comm") {
             self.not_recorded("programs that write the same settings (irqbalance)", "ps aux");
+        } else if !of_processes(self, "schedstat") {
+            let command = "grep -H . /proc/[0-9]*/schedstat";
+            self.not_recorded("CPU time of kernel threads that receive", command);
         }
     }
 }

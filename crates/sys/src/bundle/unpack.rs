@@ -45,7 +45,10 @@ pub enum UnpackError {
     )]
     TooLarge,
     /// A report of another collector exceeds its size limits.
-    #[error("it has too many files, or too large ones: netsilo reads at most 48 MiB of a report")]
+    #[error(
+        "it has too many files or netdevs, or too large files: netsilo reads at most 48 MiB of a \
+         report"
+    )]
     TooLargeReport,
 }
 

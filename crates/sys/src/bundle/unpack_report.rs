@@ -59,12 +59,7 @@ pub(super) fn archive(mut file: File) -> Result<Option<Files>, UnpackError> {
         start if start.get(257..262) == Some(b"ustar") => Box::new(file),
         _ => return Ok(None),
     };
-    entries(decoder, MOST_BYTES).map(Some).map_err(of_report)
-}
-
-/// The error of a report that is too large.
-fn of_report(error: UnpackError) -> UnpackError {
-    if matches!(error, UnpackError::TooLarge) { UnpackError::TooLargeReport } else { error }
+    entries(decoder, MOST_BYTES).map(Some)
 }
 
 fn read_start(file: &mut File, start: &mut [u8]) -> io::Result<usize> {
@@ -78,6 +73,20 @@ fn read_start(file: &mut File, start: &mut [u8]) -> io::Result<usize> {
 /// Reads all entries of an unpacked stream.
 fn entries(stream: impl Read, most: u64) -> Result<Files, UnpackError> {
     let mut archive = tar::Archive::new(stream.take(most));
+    let files = files(&mut archive);
+    // the library takes the end of the stream for that of the archive, which is two empty blocks
+    let mut rest = archive.into_inner();
+    if rest.limit() == 0 {
+        return Err(UnpackError::TooLargeReport);
+    }
+    let files = files?;
+    if rest.read(&mut [0])? == 0 {
+        return Err(io::Error::new(io::ErrorKind::UnexpectedEof, "its end was cut off").into());
+    }
+    Ok(files)
+}
+
+fn files(archive: &mut tar::Archive<impl Read>) -> Result<Files, UnpackError> {
     let mut files = Files::default();
     let mut target = Target::new(Some(&mut files.tree), LIMITS);
     let mut next = LongNames::default();
@@ -184,10 +193,6 @@ fn has_mode(path: &Path) -> bool {
 
 /// Reads a folder. Follows no link: a link is kept as one, and leads nowhere outside.
 pub(super) fn folder(dir: &Path) -> Result<Files, UnpackError> {
-    known_of(dir).map_err(of_report)
-}
-
-fn known_of(dir: &Path) -> Result<Files, UnpackError> {
     let mut files = Files::default();
     let mut target = Target::new(Some(&mut files.tree), LIMITS);
     let mut seen = 0;
@@ -229,18 +234,7 @@ fn known_of(dir: &Path) -> Result<Files, UnpackError> {
 
 /// Whether known files may be below a folder.
 fn may_have_known(path: &Path) -> bool {
-    let mut parts = path.iter().map(|part| part.to_string_lossy());
-    let (top, second, third) = (parts.next(), parts.next(), parts.next());
-    let is_pid = |name: &str| name.bytes().all(|byte| byte.is_ascii_digit());
-    path.components().count() <= MOST_DEPTH
-        && match (top.as_deref(), second.as_deref(), third.as_deref()) {
-            (Some("proc"), Some(pid), Some(folder)) if is_pid(pid) => folder == "net",
-            (Some("proc"), Some(name), _) => is_pid(name) || ["irq", "net", "sys"].contains(&name),
-            (Some("sys"), Some(name), _) => ["class", "devices", "kernel"].contains(&name),
-            (Some(top), None, _) => FOLDERS.contains(&top),
-            (Some("sos_commands"), _, None) => true,
-            _ => false,
-        }
+    path.components().count() <= MOST_DEPTH && FOLDERS.iter().any(|top| path.starts_with(top))
 }
 
 #[cfg(test)]
@@ -316,8 +310,19 @@ mod tests {
         assert!(read(&[STAT, STAT]).unwrap_err().to_string().contains("exists already"));
         let other = read(&[("sos-x/etc/x", EntryType::Symlink, "/etc/passwd"), STAT]).unwrap();
         assert!(other.tree.file("proc/stat").is_ok());
-        let cut = super::entries(tar(&[STAT]).as_slice(), 600);
-        assert!(cut.unwrap_err().to_string().starts_with("cannot unpack it"));
+    }
+
+    #[test]
+    fn an_archive_that_is_too_large_or_was_cut_is_refused_wherever_it_ends() {
+        let whole = tar(&[STAT, ("sos-x/proc/softirqs", EntryType::Regular, "text")]);
+        let error = |bytes: &[u8], most| super::entries(bytes, most).unwrap_err().to_string();
+        // the first entry ends at 1024, and the second at 2048
+        for end in [600, 1024, 1500, 2048, 2560] {
+            assert!(error(&whole, end).contains("too many files"), "{end}");
+            let end = end as usize;
+            assert!(error(&whole[..end], MOST_BYTES).starts_with("cannot unpack it"), "{end}");
+        }
+        assert!(error(&whole[..1024], MOST_BYTES).ends_with("its end was cut off"));
     }
 
     #[test]

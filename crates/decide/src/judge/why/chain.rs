@@ -326,9 +326,10 @@ fn no_interrupt(analysis: &Analysis<'_>, silo: &Silo) -> Fact {
 
 /// Explains what polls the queue, and why on this CPU.
 fn polled(silo: &Silo, cpu: Option<CpuId>, is_software: bool) -> Fact {
-    let adds = match is_software {
-        true => "that cpu adds the NAPI to its own poll list",
-        false => "the cpu that takes the interrupt adds the NAPI to its own poll list",
+    let adds = if is_software {
+        "that cpu adds the NAPI to its own poll list"
+    } else {
+        "the cpu that takes the interrupt adds the NAPI to its own poll list"
     };
     match &silo.kthread {
         Some(thread) => Fact::new(

@@ -230,7 +230,7 @@ fn device(kernel: &dyn Kernel, known: &NetdevIdentity, name: &str) -> io::Result
         let text = kernel.read(&format!("{}/ifindex", netdev_dir(name)))?;
         text.trim().parse().map_err(|e| io::Error::new(io::ErrorKind::InvalidData, e))
     };
-    let device_path = device_path(kernel, name)?;
+    let device_path = known.path_in_its_place(device_path(kernel, name)?);
     let ifindex = known.ifindex.map(|_| ifindex()).transpose()?;
     Ok(NetdevIdentity { name: name.into(), device_path, ifindex })
 }
