@@ -62,11 +62,8 @@ fn softnet_comes_back(read: BTreeMap<CpuId, Softnet>) {
         else {
             return;
         };
-        let _ = write!(
-            text,
-            "{processed:08x} {:08x} {:08x} 0 0 0 0 0 0 ",
-            s.dropped, s.time_squeeze
-        );
+        let _ =
+            write!(text, "{processed:08x} {:08x} {:08x} 0 0 0 0 0 0 ", s.dropped, s.time_squeeze);
         let _ = writeln!(
             text,
             "{:08x} {:08x} {backlog:08x} {cpu:08x} {input:08x} {process:08x}",

@@ -1,5 +1,5 @@
-//! Receives UDP flows. A flow opens with an empty datagram, which is answered by an empty one, as is
-//! each datagram whose sender waits for that. Empty datagrams add nothing to counts of bytes.
+//! Receives UDP flows. A flow opens with an empty datagram, which is answered by an empty one, as
+//! is each datagram whose sender waits for that. Empty datagrams add nothing to counts of bytes.
 
 use std::io::IoSliceMut;
 use std::net::{SocketAddr, UdpSocket};

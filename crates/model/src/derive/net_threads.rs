@@ -132,9 +132,9 @@ pub fn net_threads(observation: &Observation, rates: &Rates) -> Vec<NetThreadWor
     threads
 }
 
-/// The time of each thread. Empty if the kernel keeps no times: without `CONFIG_SCHED_INFO` the file
-/// is missing, or all its numbers are 0. They were not read twice where all stand still while a
-/// thread's CPU was busy in the system.
+/// The time of each thread. Empty if the kernel keeps no times: without `CONFIG_SCHED_INFO` the
+/// file is missing, or all its numbers are 0. They were not read twice where all stand still while
+/// a thread's CPU was busy in the system.
 pub(crate) fn times(observation: &Observation, rates: &Rates) -> BTreeMap<u32, ThreadShare> {
     let Observation { before, after, .. } = observation;
     let both = || {

@@ -1,5 +1,5 @@
-//! What each tx queue of a netdev sends: its packets, the CPUs that send them, and what its queueing
-//! discipline drops.
+//! What each tx queue of a netdev sends: its packets, the CPUs that send them, and what its
+//! queueing discipline drops.
 
 use std::collections::BTreeMap;
 

@@ -27,8 +27,8 @@ pub fn queue_of(name: &str) -> Option<u32> {
     NAMES.iter().find_map(|pattern| number(pattern, name))
 }
 
-/// The tx queue whose packets a counter of this name counts: the name of an rx queue's counter, with
-/// the other direction.
+/// The tx queue whose packets a counter of this name counts: the name of an rx queue's counter,
+/// with the other direction.
 pub fn sent_by(name: &str) -> Option<u32> {
     let of_tx = |pattern: &&str| pattern.replace("rx", "tx").replace("InPackets", "OutPackets");
     NAMES.iter().find_map(|pattern| number(&of_tx(pattern), name))

@@ -254,7 +254,7 @@ mod tests {
     /// That of a scene.
     const NETNS: u32 = 4_026_531_840;
 
-    /// A NIC of two tx queues, 60,000 packets per second of which leave by tx-1, sent by these CPUs.
+    /// A NIC of two tx queues. 60,000 packets per second leave by tx-1, sent by these CPUs.
     fn scene(driver: &str, xps: &str, cpus: &[u32]) -> Observation {
         with_xps(driver, ["", xps], cpus)
     }

@@ -52,8 +52,8 @@ pub(super) fn targets(look: &NetdevLook<'_>) -> CpuSet {
     narrower(&near, &|cpu| !topology.core_of(cpu).intersects(&polls))
 }
 
-/// The targets whose forecast is best: all of them, unless steering to fewer helps and that does not
-/// (each poll sends an interrupt to each CPU that gets a packet of it).
+/// The targets whose forecast is best: all of them, unless steering to fewer helps and that does
+/// not (each poll sends an interrupt to each CPU that gets a packet of it).
 pub(super) fn best_targets(look: &NetdevLook<'_>) -> CpuSet {
     let all = targets(look);
     let effect = |cpus: &CpuSet| {
