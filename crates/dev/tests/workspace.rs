@@ -30,7 +30,7 @@ const CRATES: [(&str, &str); 10] = [
 const FOLDERS: [(&str, &str); 4] = [
     (
         "model",
-        "machine < snapshot < parse < collection < drivers < change < rss < cost < derive \
+        "machine < snapshot < parse < drivers < collection < change < rss < cost < derive \
          < synthetic",
     ),
     ("decide", "place < plan < judge < control < report"),

@@ -3,7 +3,7 @@
 //! Data moves forward. Kernel text becomes a [`Snapshot`](snapshot::host::Snapshot). Two snapshots
 //! and the eBPF counts between them become an [`Observation`](snapshot::observation::Observation).
 //! Rates, silos and costs follow from these. Each folder uses only those before it in this order:
-//! [`machine`], [`snapshot`], [`parse`], [`collection`], [`drivers`], [`change`], [`rss`],
+//! [`machine`], [`snapshot`], [`parse`], [`drivers`], [`collection`], [`change`], [`rss`],
 //! [`cost`], [`derive`]; `synthetic` makes hosts for tests.
 //!
 //! These do not belong here: decisions (`netsilo-decide`), files, the clock, the environment, the

@@ -270,7 +270,7 @@ mod tests {
             [Some(0.4), Some(0.0)]
         );
         let time = |host: &mut Observation, run_ns| {
-            let still = ThreadTime { run_ns, wait_ns: 7, runs: 1 };
+            let still = ThreadTime { run_ns, ..ThreadTime::default() };
             for snapshot in [&mut host.before, &mut host.after] {
                 snapshot.net_threads.values_mut().for_each(|it| it.time = Some(still));
             }
@@ -281,8 +281,8 @@ mod tests {
         assert_eq!(ran(&host), [None, None]);
         time(&mut host, 1_000_000);
         assert_eq!(ran(&host), [Some(0.0), Some(0.0)]);
-        host.after.net_threads.values_mut().for_each(|it| it.ran_on = Some(CpuId(1)));
-        host.after.cpus.get_mut(&CpuId(1)).unwrap().stat.system += 9000;
+        host.after.net_threads.values_mut().for_each(|it| it.ran_on = Some(CpuId(0)));
+        host.after.cpus.get_mut(&CpuId(0)).unwrap().stat.system += 9000;
         assert_eq!(ran(&host), [None, None], "somebody ran there");
         host.before.net_threads.values_mut().for_each(|it| it.start_time = 3);
         assert!(found(&host).iter().all(|it| it.time.is_none()), "other threads had the pids");
