@@ -14,7 +14,6 @@ use netsilo_model::change::{Change, Value};
 use netsilo_model::derive::analysis::Analysis;
 use netsilo_model::machine::cpuset::CpuSet;
 use netsilo_model::snapshot::netdev::Netdev;
-use netsilo_model::snapshot::subject::Subject;
 use serde::{Deserialize, Serialize};
 
 use crate::judge::annotate::plan_with_verdicts;
@@ -168,9 +167,7 @@ fn verdict_of(
     remedy: Option<RemedyName>,
     netdev: &Netdev,
 ) -> CandidateEstimate {
-    let of = |it: &&RemedyVerdict| {
-        Some(it.remedy) == remedy && it.subject.netdevs().contains(&netdev.name)
-    };
+    let of = |it: &&RemedyVerdict| Some(it.remedy) == remedy && it.is_on(&netdev.name);
     verdicts.iter().find(of).map_or(CandidateEstimate::NotEstimated, expected_of)
 }
 
@@ -231,11 +228,7 @@ fn verdict_on(
     verdicts: &[RemedyVerdict],
 ) -> CandidateEstimate {
     let is_of_goal = |verdict: &&RemedyVerdict| {
-        // of a bond and its ports, the verdict is on the ports
-        let of = |name: &String| match &verdict.subject {
-            Subject::Netdevs(bond_and_ports) => bond_and_ports.iter().skip(1).any(|it| it == name),
-            subject => subject.netdevs().contains(name),
-        };
+        let of = |name: &String| verdict.is_on(name);
         Some(verdict.remedy) == remedy && (goal.netdevs.is_empty() || goal.netdevs.iter().any(of))
     };
     let best = verdicts.iter().filter(is_of_goal).min_by_key(|it| rank(it.claim));

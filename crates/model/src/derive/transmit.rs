@@ -72,12 +72,13 @@ impl TxSource {
 /// What the tx queues of a netdev sent in the interval; `None` if nothing counted that, or it sent
 /// nothing.
 pub fn transmit(analysis: &Analysis<'_>, netdev: &Netdev) -> Option<Transmit> {
+    let disciplines = analysis.qdiscs(netdev);
     let (source, mut queues) = by_events(analysis, netdev)
         .map(|queues| (TxSource::Bpf, queues))
-        .or_else(|| Some((TxSource::Qdisc, by_disciplines(analysis, netdev)?)))
+        .or_else(|| Some((TxSource::Qdisc, by_disciplines(analysis, netdev, &disciplines)?)))
         .or_else(|| Some((TxSource::Driver, by_driver(analysis, netdev)?)))?;
     for load in &mut queues {
-        let Some((old, new)) = discipline_of(analysis, netdev, load.queue) else { continue };
+        let Some((old, new)) = discipline_of(&disciplines, netdev, load.queue) else { continue };
         let (_, drops, _) = grown(old, new);
         load.discipline = Some(new.kind.clone());
         load.drops_per_s = Some(analysis.per_s(drops.into()));
@@ -111,9 +112,13 @@ fn by_events(analysis: &Analysis<'_>, netdev: &Netdev) -> Option<Vec<TxLoad>> {
     (!queues.is_empty()).then(|| queues.into_values().collect())
 }
 
-fn by_disciplines(analysis: &Analysis<'_>, netdev: &Netdev) -> Option<Vec<TxLoad>> {
+fn by_disciplines(
+    analysis: &Analysis<'_>,
+    netdev: &Netdev,
+    disciplines: &[(&Qdisc, &Qdisc)],
+) -> Option<Vec<TxLoad>> {
     let of = |queue: u32| {
-        let (old, new) = discipline_of(analysis, netdev, queue)?;
+        let (old, new) = discipline_of(disciplines, netdev, queue)?;
         let packets_per_s = analysis.per_s(grown(old, new).0);
         Some(TxLoad { queue, packets_per_s, ..TxLoad::default() })
     };
@@ -131,13 +136,13 @@ fn by_driver(analysis: &Analysis<'_>, netdev: &Netdev) -> Option<Vec<TxLoad>> {
     agree(queues.values().sum(), sent).then(|| queues.into_iter().map(load).collect())
 }
 
-/// The discipline of one tx queue, before and after. `None` if the queues share one.
+/// The discipline of one tx queue, before and after, of all those of its netdev. `None` if the
+/// queues share one.
 pub fn discipline_of<'a>(
-    analysis: &Analysis<'a>,
+    all: &[(&'a Qdisc, &'a Qdisc)],
     netdev: &Netdev,
     queue: u32,
 ) -> Option<(&'a Qdisc, &'a Qdisc)> {
-    let all = analysis.qdiscs(netdev);
     let (_, root) = all.iter().find(|(_, new)| new.is_root())?;
     // Class `N + 1` is tx queue N (`net/sched/sch_mq.c:mq_leaf`; the same in sch_mqprio, taprio).
     let class = (root.handle & 0xffff_0000) | queue.saturating_add(1);
@@ -146,7 +151,7 @@ pub fn discipline_of<'a>(
         _ if netdev.tx_queues.len() == 1 => Qdisc::ROOT,
         _ => return None,
     };
-    all.into_iter().find(|(_, new)| new.parent == parent)
+    all.iter().find(|(_, new)| new.parent == parent).copied()
 }
 
 /// Packets that a discipline sent in the interval, with its drops and its requeues.

@@ -1,6 +1,7 @@
 //! Netdevs without hardware, by kind: what polls them, whether the kernel reads their RPS settings,
-//! and where their losses are counted. Read in the sources of Linux 6.1, 6.12 and 7.2; guests of
-//! these kernels test the kinds that `crates/lab/tests/lab_attribution/software.rs` lists.
+//! and where their losses are counted. Guests of Linux 6.1, 6.12 and 7.2 test the kinds that
+//! `crates/lab/tests/lab_attribution/software.rs` lists; the others follow from the functions that
+//! are named.
 
 use std::fmt::Write as _;
 

@@ -101,7 +101,7 @@ fn with_remedy(first: &mut Remedy, other: Remedy) {
     first.interrupts_traffic |= other.interrupts_traffic;
     first.gain = match (first.gain.forecast(), other.gain.forecast()) {
         (Some(_), Some(_)) if !is_joint => {
-            Gain::Unknown("what both ports' changes gain together was not forecast".into())
+            Gain::Unknown("what the changes of all ports gain together was not forecast".into())
         }
         _ => least(first.gain.clone(), other.gain),
     };

@@ -250,7 +250,8 @@ fn stalled(analysis: &Analysis<'_>, netdev: &Netdev) -> Option<Finding> {
 /// Packets that the discipline of a tx queue sent in the interval, and those waiting in it now. If
 /// the queues share one discipline, the counts are for the whole device.
 fn sent_and_waiting(analysis: &Analysis<'_>, netdev: &Netdev, queue: u32) -> Option<(u64, u64)> {
-    let own = discipline_of(analysis, netdev, queue).or_else(|| root(analysis, netdev));
+    let own =
+        discipline_of(&analysis.qdiscs(netdev), netdev, queue).or_else(|| root(analysis, netdev));
     own.map(|(old, new)| (grown(old, new).0, new.qlen.into()))
 }
 

@@ -35,6 +35,13 @@ pub struct RemedyVerdict {
 }
 
 impl RemedyVerdict {
+    /// Whether it is on this netdev. Said once for a bond and its ports, it is on the ports.
+    pub(crate) fn is_on(&self, netdev: &str) -> bool {
+        let netdevs = self.subject.netdevs();
+        let ports = if netdevs.len() > 1 { &netdevs[1..] } else { netdevs };
+        ports.iter().any(|name| name == netdev)
+    }
+
     /// Remedy and netdev (`RPS on eth0`).
     pub fn name(&self) -> String {
         format!("{} on {}", self.remedy, self.subject)
