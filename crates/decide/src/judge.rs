@@ -18,6 +18,7 @@ pub mod findings;
 pub mod fix;
 pub mod ledger;
 mod limits;
+mod moderation;
 pub mod namespaces;
 pub mod verdict;
 pub mod why;

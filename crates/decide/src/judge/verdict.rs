@@ -16,7 +16,6 @@ mod remedy_verdict;
 mod software;
 
 pub(in crate::judge) use effect::percent;
-pub(in crate::judge) use interrupts::selects_a_mode;
 pub use look::Look;
 pub use netsilo_predict::live::claim::Claim;
 pub(crate) use packet_steering::{FLOW_ENTRIES, fewer_targets};

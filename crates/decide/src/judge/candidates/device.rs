@@ -13,7 +13,8 @@ use netsilo_model::snapshot::host::Snapshot;
 use netsilo_model::snapshot::netdev::{Netdev, NetdevIdentity};
 
 use crate::judge::findings::{hash_ports, spread_over};
-use crate::judge::verdict::{RemedyName, selects_a_mode};
+use crate::judge::moderation::Moderation;
+use crate::judge::verdict::RemedyName;
 
 /// A wait for more packets, in microseconds, if there is none that could be doubled.
 const WAIT_USECS: u32 = 20;
@@ -122,7 +123,8 @@ impl Host<'_> {
         };
         // a value other than 0 shows that the driver supports the setting
         let takes_usecs = usecs > 0 || supports("rx-usecs");
-        let is_fixed = !adaptive && usecs > 0 && !selects_a_mode(self.netdev, usecs);
+        let moderation = Moderation::of_device(self.netdev, now);
+        let is_fixed = usecs > 0 && moderation != Moderation::Adaptive;
         let longer = if is_fixed { usecs.saturating_mul(2) } else { WAIT_USECS };
         let mut all = Vec::new();
         let mut add = |name, remedy, changed: &[(&str, u32)], reason: String| {

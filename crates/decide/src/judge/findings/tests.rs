@@ -8,7 +8,9 @@ use netsilo_model::machine::cpu_owner::CpuOwner;
 use netsilo_model::machine::cpuset::{CpuId, CpuSet};
 use netsilo_model::machine::reading::Reading;
 use netsilo_model::snapshot::audit::{Audit, Connection, Connections, Qdisc};
-use netsilo_model::snapshot::ethtool::{Ethtool, Feature, FlowType, HashFields, Limit, Rings};
+use netsilo_model::snapshot::ethtool::{
+    Coalesce, Ethtool, Feature, FlowType, HashFields, Limit, Rings,
+};
 use netsilo_model::snapshot::flow::Outer;
 use netsilo_model::snapshot::host::Snapshot;
 use netsilo_model::snapshot::observation::Observation;
@@ -372,6 +374,35 @@ fn a_ring_is_enlarged_unless_the_driver_shows_that_it_had_free_descriptors() {
     assert_eq!(advice("mlx5_core", "rx_out_of_buffer"), larger);
     let before = advice("mlx5_core", "rx_discards_phy");
     assert!(before.starts_with("the ring had free descriptors"), "{before}");
+}
+
+#[test]
+fn a_wait_that_fills_the_ring_is_shortened_before_the_ring_is_enlarged() {
+    let fix = |coalesce: Option<u32>, timer: Option<u64>| {
+        let mut scene = scene(&[("0", 0.3)]);
+        scene.netdevs[0].driver = "atlantic".into();
+        let observation = with(scene.observation(), |at, snapshot| {
+            let rx = Some(Limit { current: 256, max: 4096 });
+            let waits = |usecs| Coalesce { rx_coalesce_usecs: usecs, ..Coalesce::default() };
+            let netdev = &mut snapshot.netdevs[0];
+            netdev.ethtool = Some(Ethtool {
+                rings: Reading::Value(Rings { rx, rx_mini: None, rx_jumbo: None, tx: None }),
+                coalesce: coalesce
+                    .map_or(Reading::Absent("no".into()), |it| Reading::Value(waits(it))),
+                ..Ethtool::unavailable("not asked")
+            });
+            (netdev.gro_flush_timeout, netdev.napi_defer_hard_irqs) = (timer, Some(2));
+            netdev.statistics.insert("rx_fifo_errors".into(), at * 5000);
+        });
+        let remedy = found(&observation, FindingId::NicDrops).unwrap().remedies.swap_remove(0);
+        remedy.changes.iter().map(|it| format!("{}: {}", it.target, it.new)).collect::<Vec<_>>()
+    };
+    // 100 packets come in each millisecond
+    let ring = ["eth0 rings: rx=512"];
+    assert_eq!(fix(Some(1200), None), ring, "120 of 256");
+    assert!(fix(Some(1400), None)[0].contains("rx-usecs=320"), "140 of 256");
+    assert_eq!(fix(None, Some(1_400_000)), ["eth0 gro_flush_timeout: 320000"]);
+    assert_eq!(fix(None, None), ring);
 }
 
 #[test]

@@ -2,15 +2,14 @@
 //! polling from a kernel timer.
 
 use netsilo_model::change::{Settings, knobs};
-use netsilo_model::drivers::name::has_driver;
 use netsilo_model::drivers::table::Drivers;
 use netsilo_model::machine::cpuset::CpuId;
 use netsilo_model::snapshot::ethtool::Coalesce;
-use netsilo_model::snapshot::netdev::Netdev;
 use netsilo_model::snapshot::netdev::NetdevIdentity;
 use netsilo_predict::live::claim::Claim;
 
 use crate::judge::evidence::{Evidence, Measure};
+use crate::judge::moderation::Moderation;
 use crate::judge::verdict::effect::{Effect, percent, unjudged};
 use crate::judge::verdict::look::NetdevLook;
 use crate::judge::verdict::remedy_verdict::{RemedyName, RemedyVerdict};
@@ -22,17 +21,6 @@ const WAIT_USECS: (f64, f64) = (5.0, 100.0);
 /// Empty polls from the timer after which the interrupt is enabled again: one late packet does not
 /// end the deferral.
 const EMPTY_POLLS: u32 = 2;
-/// Values of `rx-usecs` that select an adaptive mode instead of microseconds
-/// (`e1000_set_coalesce`, `igb_set_coalesce`, `igc_ethtool_set_coalesce`, `ixgbe_set_coalesce`;
-/// 6.12).
-const MODES: [(&str, &[u32]); 6] = [
-    ("e1000", &[1, 3, 4]),
-    ("e1000e", &[1, 3, 4]),
-    ("igb", &[1, 3]),
-    ("igc", &[1, 3]),
-    ("ixgbe", &[1]),
-    ("ixgbevf", &[1]),
-];
 
 /// The verdict on interrupt coalescing in the device.
 pub(super) fn coalescing(look: &NetdevLook<'_>) -> RemedyVerdict {
@@ -45,14 +33,10 @@ pub(super) fn coalescing(look: &NetdevLook<'_>) -> RemedyVerdict {
             "its driver does not support changing it",
         );
     };
-    let now = if settings.use_adaptive_rx_coalesce {
-        "adaptive".to_owned()
-    } else {
-        format!("{} us, {} frames", settings.rx_coalesce_usecs, settings.rx_max_coalesced_frames)
-    };
-    let now = Evidence::new("interrupt delay", Measure::Text(now), "ethtool -c");
-    if settings.use_adaptive_rx_coalesce || selects_a_mode(look.netdev, settings.rx_coalesce_usecs)
-    {
+    let moderation = Moderation::of_device(look.netdev, settings);
+    let now = Measure::Text(moderation.in_words());
+    let now = Evidence::new("interrupt delay", now, moderation.source());
+    if moderation == Moderation::Adaptive {
         let because = "it is adaptive: the driver waits longer as packets arrive faster";
         return RemedyVerdict::new(look, remedy, Claim::NoClearChange, because).reasons(vec![now]);
     }
@@ -130,11 +114,6 @@ pub(super) fn deferral(look: &NetdevLook<'_>) -> RemedyVerdict {
 
 fn coalesce<'a>(look: &NetdevLook<'a>) -> Option<&'a Coalesce> {
     look.netdev.ethtool.as_ref()?.coalesce.value()
-}
-
-/// Whether a driver takes this `rx-usecs` as an adaptive mode.
-pub(in crate::judge) fn selects_a_mode(netdev: &Netdev, usecs: u32) -> bool {
-    MODES.iter().any(|(name, modes)| has_driver(netdev, &[*name]) && modes.contains(&usecs))
 }
 
 /// The time in microseconds in which [`ENOUGH`] packets arrive on the busiest queue, within

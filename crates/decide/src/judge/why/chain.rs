@@ -12,6 +12,7 @@ use netsilo_model::snapshot::host::{IrqState, Writable};
 use netsilo_model::snapshot::netdev::{Association, AssociationSource, Confidence, Netdev};
 
 use crate::judge::evidence::{Evidence, Measure};
+use crate::judge::moderation::Moderation;
 use crate::judge::why::explanation::{Fact, LoadCause};
 
 /// The work of a queue on one CPU, as a cause.
@@ -175,6 +176,7 @@ fn chain(analysis: &Analysis<'_>, silo: &Silo, cpu: Option<CpuId>) -> Vec<Fact> 
         Some((edge, state)) => {
             because.extend(placed(analysis, edge.to, state, cpu));
             because.extend(known_by(edge));
+            because.extend(moderated(analysis, silo));
         }
         None => because.push(no_interrupt(analysis, silo)),
     }
@@ -217,6 +219,18 @@ fn known_by(edge: &Association<Irq>) -> Option<Fact> {
         _ => format!("irq {irq} is known as its interrupt: {words}"),
     };
     Some(Fact::new(text, source))
+}
+
+/// How long the device waits before it interrupts, and how many packets an interrupt announced.
+fn moderated(analysis: &Analysis<'_>, silo: &Silo) -> Option<Fact> {
+    let netdev = analysis.after().netdevs.identified(&silo.netdev)?;
+    let moderation = Moderation::of(netdev)?;
+    let interrupts: f64 = silo.interrupts_per_s.iter().flatten().map(|(_, rate)| rate).sum();
+    let packets = silo.received_per_s().filter(|packets| *packets > 0.0 && interrupts > 0.0);
+    let each = packets.map_or_else(String::new, |packets| {
+        format!("; {:.1} packets came per interrupt", packets / interrupts)
+    });
+    Some(Fact::new(format!("{}{each}", moderation.in_words()), moderation.source()))
 }
 
 /// Explains why an interrupt arrives on its CPU.

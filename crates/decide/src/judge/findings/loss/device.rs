@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 
 use netsilo_model::change::{Change, Knob as _, knobs};
 use netsilo_model::derive::analysis::Analysis;
+use netsilo_model::derive::silo::Silo;
 use netsilo_model::drivers::counters;
 use netsilo_model::drivers::loss_stage::LossStage;
 use netsilo_model::snapshot::ethtool::Limit;
@@ -18,6 +19,7 @@ use crate::judge::findings::judged::Judged;
 use crate::judge::findings::loss::lost::{all_of, grown};
 use crate::judge::findings::relief::spread;
 use crate::judge::ledger::{Ledger, StageLosses};
+use crate::judge::moderation::Moderation;
 
 pub(super) fn find(judged: &Judged<'_>) -> Vec<Finding> {
     let netdevs = judged.analysis.after().netdevs.iter();
@@ -72,6 +74,8 @@ fn drops(judged: &Judged<'_>, netdev: &Netdev) -> Option<Finding> {
         let text = format!("{} of at most {}", ring.current, ring.max);
         Evidence::new("descriptors in a receive ring", Measure::Text(text), "ethtool -g")
     }));
+    let wait = Wait::of(analysis, netdev);
+    evidence.extend(wait.as_ref().map(Wait::evidence));
     let pollers: Vec<CpuWork<'_>> = pollers(analysis, netdev);
     for load in &pollers {
         let of_cpu = |evidence: Evidence| Evidence {
@@ -90,6 +94,12 @@ fn drops(judged: &Judged<'_>, netdev: &Netdev) -> Option<Finding> {
     } else {
         larger_ring(analysis, netdev, ring, lost, full)
     }];
+    let fills = |(wait, ring): (Wait, Limit)| wait.shorter(analysis, netdev, ring, lost);
+    let is_late = full.is_none() && !before_ring;
+    let shorter = wait.zip(ring).filter(|_| is_late).and_then(fills);
+    if let Some(shorter) = shorter {
+        remedies.insert(0, shorter);
+    }
     if analysis.after().is_since_boot() {
         // a full CPU needs other CPUs, not a ring
         remedies.iter_mut().for_each(|remedy| remedy.changes.clear());
@@ -126,6 +136,65 @@ fn drops(judged: &Judged<'_>, netdev: &Netdev) -> Option<Finding> {
         evidence,
         remedies,
     })
+}
+
+/// The wait before a poll of the netdev's busiest queue.
+struct Wait {
+    moderation: Moderation,
+    /// Packets per second of that queue.
+    per_s: f64,
+    /// Packets that come while it waits.
+    packets: f64,
+}
+
+impl Wait {
+    fn of(analysis: &Analysis<'_>, netdev: &Netdev) -> Option<Self> {
+        let moderation = Moderation::of(netdev)?;
+        let rates = analysis.silos_of(&netdev.name).filter_map(Silo::received_per_s);
+        let per_s = rates.max_by(f64::total_cmp)?;
+        let packets = moderation.packets(per_s).filter(|packets| *packets >= 1.0)?;
+        Some(Self { moderation, per_s, packets })
+    }
+
+    fn evidence(&self) -> Evidence {
+        let text = format!("{:.0} ({})", self.packets, self.moderation.in_words());
+        let what = "packets that come before a poll, at its mean rate";
+        Evidence::new(what, Measure::Text(text), self.moderation.source())
+    }
+
+    /// A wait in which an eighth of the ring fills; `None` if now less than half of it does.
+    fn shorter(
+        &self,
+        analysis: &Analysis<'_>,
+        netdev: &Netdev,
+        ring: Limit,
+        lost: u64,
+    ) -> Option<Remedy> {
+        let ring = f64::from(ring.current);
+        if self.packets < ring / 2.0 {
+            return None;
+        }
+        let usecs = (ring / 8.0 / self.per_s * 1e6) as u32;
+        let reason =
+            format!("{:.0} packets come before a poll, and the ring holds {ring:.0}", self.packets);
+        let (identity, now) = (NetdevIdentity::from_netdev(netdev), &analysis.observation.after);
+        let change = match self.moderation {
+            Moderation::Adaptive => None,
+            Moderation::Device { .. } => {
+                let knob = knobs::Coalesce { netdev: identity };
+                let old = knob.value_in(now)?;
+                Some(Change::new(knob, old.clone(), old.with("rx-usecs", usecs), &reason))
+            }
+            Moderation::Timer { .. } => {
+                let knob = knobs::GroFlushTimeout { netdev: identity };
+                let old = knob.value_in(now)?;
+                Some(Change::new(knob, old, usecs.saturating_mul(1000), &reason))
+            }
+        };
+        let gain = all_of(analysis, lost, "all packets that the device lost, if it waited then");
+        let what = format!("a wait of {usecs} us: {reason}");
+        Some(Remedy::new(what, gain).costs("more interrupts").by(change.into_iter().collect()))
+    }
 }
 
 /// The CPUs that poll a netdev's queues.
