@@ -86,8 +86,8 @@ pub(crate) fn of_tls_is_its_readers(lab: &Lab) {
     assert_eq!(received.bytes, 4 * 204_800);
     received.bytes += 4 * 200 * TLS_RECORD_BYTES;
     let mut reads = of(&attribution, received.pid);
-    // A record that is not whole, or that does not fit into the socket's buffer, is copied early: by
-    // work, or in the softirq that received it, which has no name.
+    // A record that is not whole, or that does not fit into the socket's buffer, is copied early:
+    // by work, or in the softirq that received it, which has no name.
     let is_copied = |it: &&Consumption| {
         it.consumer.tgid == 0 && ["", "tls_strp_work [tls]"].contains(&it.consumer.comm.as_str())
     };
