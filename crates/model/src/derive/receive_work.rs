@@ -64,7 +64,9 @@ pub fn movable_share<'a>(
     let of = |stage: ReceiveStage| by_stage.get(&stage).copied().unwrap_or(0.0);
     let all: f64 = by_stage.values().sum();
     let unknown = of(ReceiveStage::Other);
-    let moves = all - unknown - of(ReceiveStage::DriverGro) - of(ReceiveStage::TxCompletion);
+    let stays =
+        [ReceiveStage::DriverGro, ReceiveStage::DmaMapping, ReceiveStage::TxCompletion].map(of);
+    let moves = all - unknown - stays.iter().sum::<f64>();
     if all < LEAST_SAMPLES || all <= unknown {
         return None;
     }

@@ -17,6 +17,22 @@ type StagePattern = (&'static str, ReceiveStage);
 
 /// The first matching row decides: specific patterns come before general ones.
 const FUNCTIONS: &[StagePattern] = &[
+    // IOMMUs and bounce buffers, before the disciplines: `fq_` is the flush queue's beginning, too
+    ("*iommu*", ReceiveStage::DmaMapping),
+    ("*iova*", ReceiveStage::DmaMapping),
+    ("*arm_smmu*", ReceiveStage::DmaMapping),
+    ("*arm_lpae*", ReceiveStage::DmaMapping),
+    ("fq_ring_*", ReceiveStage::DmaMapping),
+    ("fq_flush_*", ReceiveStage::DmaMapping),
+    ("qi_submit_sync", ReceiveStage::DmaMapping),
+    ("*domain_mapping", ReceiveStage::DmaMapping),
+    ("dma_pte_*", ReceiveStage::DmaMapping),
+    ("cache_tag_*", ReceiveStage::DmaMapping),
+    ("*swiotlb*", ReceiveStage::DmaMapping),
+    ("dma_map_*", ReceiveStage::DmaMapping),
+    ("dma_unmap_*", ReceiveStage::DmaMapping),
+    ("__dma_sync_*", ReceiveStage::DmaMapping),
+    ("dma_sync_*", ReceiveStage::DmaMapping),
     // completion of sent packets
     ("*clean_tx*", ReceiveStage::TxCompletion),
     ("*poll_tx*", ReceiveStage::TxCompletion),
@@ -269,6 +285,22 @@ mod tests {
                  tcp_rcv_established",
                 ReceiveStage::LocalDelivery,
             ),
+            (
+                "_raw_spin_lock_irqsave fq_ring_free iommu_dma_unmap_page dma_unmap_page_attrs \
+                 igb_clean_rx_irq@igb igb_poll@igb",
+                ReceiveStage::DmaMapping,
+            ),
+            (
+                "qi_submit_sync qi_flush_iotlb intel_iommu_tlb_sync iommu_dma_unmap_page \
+                 igb_clean_tx_irq@igb igb_poll@igb",
+                ReceiveStage::DmaMapping,
+            ),
+            (
+                "memcpy swiotlb_bounce swiotlb_tbl_map_single dma_map_page_attrs \
+                 start_xmit@virtio_net dev_hard_start_xmit",
+                ReceiveStage::DmaMapping,
+            ),
+            ("fq_dequeue@sch_fq __qdisc_run net_tx_action", ReceiveStage::QdiscXmit),
             ("skb_copy_bits virtnet_poll@virtio_net net_rx_action", ReceiveStage::DriverGro),
             (
                 "virtqueue_add_outbuf start_xmit@virtio_net dev_hard_start_xmit \

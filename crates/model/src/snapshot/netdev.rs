@@ -28,6 +28,10 @@ pub struct Netdev {
     pub mac: Option<String>,
     /// NUMA node of the device; `None` for -1. For virtio: the node of the parent PCI device.
     pub node: Option<NodeId>,
+    /// `device/iommu_group/type`: `identity`, `DMA` (an entry is invalid as soon as it is removed),
+    /// `DMA-FQ` (some milliseconds later); `None` without an IOMMU, and before Linux 5.11.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub iommu_domain: Option<String>,
     /// Link speed in Mbit/s; `None` if unknown.
     pub speed_mbps: Option<u32>,
     /// Administratively up (`IFF_UP`).

@@ -11,8 +11,11 @@ use crate::machine::cpuset::CpuId;
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "snake_case")]
 pub enum ReceiveStage {
-    /// The driver's poll, its memory, XDP, and merging of packets (GRO).
+    /// The driver's poll, its buffers, XDP, and merging of packets (GRO).
     DriverGro,
+    /// Memory that the device may reach: entries of the IOMMU and their invalidation, or copies in
+    /// bounce buffers. For received and for sent packets.
+    DmaMapping,
     /// From the device to the protocol or the next device: dispatch, RPS, VLAN, bridge, routing,
     /// neighbours.
     BridgeIp,
@@ -31,8 +34,9 @@ pub enum ReceiveStage {
 
 impl ReceiveStage {
     /// All stages, in the order of a packet's path.
-    pub const ALL: [Self; 7] = [
+    pub const ALL: [Self; 8] = [
         Self::DriverGro,
+        Self::DmaMapping,
         Self::BridgeIp,
         Self::Netfilter,
         Self::LocalDelivery,
@@ -45,6 +49,7 @@ impl ReceiveStage {
     pub fn label(self) -> &'static str {
         match self {
             Self::DriverGro => "driver + GRO",
+            Self::DmaMapping => "DMA mapping",
             Self::BridgeIp => "bridge / IP",
             Self::Netfilter => "netfilter",
             Self::LocalDelivery => "local delivery",

@@ -21,6 +21,7 @@ pub(super) struct Hardware {
     pub(super) driver: Option<String>,
     pub(super) virtio: Option<String>,
     pub(super) node: Option<NodeId>,
+    pub(super) iommu_domain: Option<String>,
     pub(super) irqs: Vec<Irq>,
     /// Whether it has other netdevs.
     pub(super) is_shared: bool,
@@ -47,6 +48,7 @@ pub(super) fn hardware(notes: &Notes<'_>, dir: &str) -> Option<Hardware> {
         bus: last(device).to_owned(),
         driver: link(&path, "driver"),
         node: node(notes, device),
+        iommu_domain: iommu_domain(notes, device),
         irqs: irqs(notes, device),
         is_shared: notes.note(root.list(&format!("{path}/net"))).is_some_and(|it| it.len() > 1),
         channels: channels(notes, device),
@@ -67,6 +69,13 @@ fn node(notes: &Notes<'_>, device: &str) -> Option<NodeId> {
         dir = dir.rsplit_once('/')?.0;
     }
     None
+}
+
+fn iommu_domain(notes: &Notes<'_>, device: &str) -> Option<String> {
+    let group = format!("{device}/iommu_group");
+    let target = notes.note(notes.root.link(&group))?;
+    let file = format!("{}/type", crate::files::root::join(&group, &target));
+    notes.get(&file, |text| Ok(text.trim().to_owned()))
 }
 
 /// The message-signalled interrupts; else those of an auxiliary device (since 6.11); else the

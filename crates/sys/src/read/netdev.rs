@@ -122,6 +122,7 @@ fn netdev(notes: &Notes<'_>, known: &Known<'_>, name: &str, names: &[String]) ->
                 .for_each(|rx| rx.vmbus_cpu = Some(*cpu));
         }
         netdev.node = hardware.node;
+        netdev.iommu_domain.clone_from(&hardware.iommu_domain);
         netdev.irqs.clone_from(&hardware.irqs);
         netdev.bus = Some(hardware.bus.clone());
         netdev.device_path = Some(hardware.path.clone());

@@ -221,7 +221,8 @@ fn small_mtu(analysis: &Analysis<'_>, netdev: &Netdev) -> Option<Finding> {
         return None;
     }
     let fewer = 1.0 - f64::from(netdev.mtu) / 9000.0;
-    let gain = match analysis.stage_share(&[ReceiveStage::DriverGro]) {
+    let per_packet = [ReceiveStage::DriverGro, ReceiveStage::DmaMapping];
+    let gain = match analysis.stage_share(&per_packet) {
         Some(driver) => Gain::AtMost {
             measure: Measure::Share(softirq * driver * fewer),
             of: format!("cpu{cpu}'s time"),

@@ -53,6 +53,7 @@ finding_ids! {
         SoftirqCalm = "softirq-calm";
         KsoftirqdBusy = "ksoftirqd-busy";
         NetfilterHeavy = "netfilter-heavy";
+        DmaMappingHeavy = "dma-mapping-heavy";
         StolenTime = "stolen-time";
         IrqNotWhereAsked = "irq-not-where-asked";
         IrqMapDisagrees = "irq-map-disagrees";

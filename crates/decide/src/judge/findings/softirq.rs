@@ -1,7 +1,7 @@
 //! Findings on CPUs busy with softirqs, and on receive work that runs on unintended CPUs.
 
 mod affinity;
-mod netfilter;
+mod stages;
 mod steering;
 mod stolen;
 
@@ -43,7 +43,7 @@ pub(super) fn find(judged: &Judged<'_>) -> Vec<Finding> {
         findings.extend(calm(analysis, &load));
     }
     findings.extend(load.iter().filter_map(|it| late(judged, it)));
-    findings.extend(load.iter().filter_map(netfilter::find));
+    findings.extend(load.iter().flat_map(|it| stages::find(analysis, it)));
     findings.extend(load.iter().filter_map(|it| stolen::find(analysis, it)));
     findings.extend(affinity::find(judged, &load));
     findings.extend(steering::find(judged, &load));
