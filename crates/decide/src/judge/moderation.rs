@@ -21,9 +21,10 @@ const MODES: [(&str, &[u32]); 6] = [
 pub(super) enum Moderation {
     /// The driver chooses the delay: longer as packets arrive faster.
     Adaptive,
-    /// The device waits so many microseconds, or for so many packets if that is not 0.
+    /// The device waits `usecs` microseconds; if `frames` is not 0, it interrupts earlier when that
+    /// number of packets has come.
     Device { usecs: u32, frames: u32 },
-    /// The kernel's timer polls after so many microseconds (IRQ deferral).
+    /// The kernel's timer polls every `usecs` microseconds (IRQ deferral).
     Timer { usecs: u32 },
 }
 
