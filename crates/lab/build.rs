@@ -8,7 +8,10 @@ fn main() -> Result<(), Box<dyn Error>> {
     println!("cargo::rerun-if-changed=agent");
     println!("cargo::rerun-if-changed=src/frame.rs");
     let agent = PathBuf::from(std::env::var("OUT_DIR")?).join("agent");
+    // That of another architecture, if cargo has one.
+    let linker = std::env::var("RUSTC_LINKER").map(|linker| format!("-Clinker={linker}"));
     let status = Command::new(std::env::var("RUSTC")?)
+        .args(linker)
         .args(["--edition=2024", "--crate-name=agent", "--crate-type=bin", "agent/main.rs"])
         .args(["--target", &std::env::var("TARGET")?])
         .args(["-Copt-level=s", "-Cpanic=abort", "-Cstrip=symbols", "-Ctarget-feature=+crt-static"])

@@ -2,6 +2,7 @@
 //!
 //! Mirror and keyring come from the machine's apt sources. Each suite has its own apt state.
 
+use crate::arch::Arch;
 use crate::cache::Cache;
 use crate::command::Shown;
 use crate::command::output;
@@ -33,10 +34,11 @@ const OPTIONS: [&str; 12] = [
     "APT::Sandbox::User=root",
 ];
 
-/// One Debian suite with its own apt state in the cache.
+/// One Debian suite of one architecture, with its own apt state in the cache.
 #[derive(Debug)]
 pub(crate) struct Suite<'a> {
     name: &'static str,
+    arch: Arch,
     dir: PathBuf,
     cache: &'a Cache,
 }
@@ -50,20 +52,25 @@ pub(crate) struct Package {
 }
 
 impl<'a> Suite<'a> {
+    /// A suite for this machine.
     pub(crate) fn new(cache: &'a Cache, name: &'static str) -> Result<Self> {
-        let dir = cache.path(format!("apt/{name}"));
+        Self::of(cache, name, Arch::Amd64)
+    }
+
+    pub(crate) fn of(cache: &'a Cache, name: &'static str, arch: Arch) -> Result<Self> {
+        let dir = cache.path(format!("apt/{}", arch.cached(name)));
         for folder in ["state/lists/partial", "cache/archives/partial"] {
             fs::create_dir_all(dir.join(folder))
                 .context("cannot create an apt state in the lab's cache")?;
         }
         fs::write(dir.join("sources.list"), source(name)?)
             .context("cannot write the lab's sources.list")?;
-        Ok(Self { name, dir, cache })
+        Ok(Self { name, arch, dir, cache })
     }
 
     /// Fetches the suite's index unless it is less than a day old or `force` is set.
     pub(crate) fn update(&self, force: bool) -> Result<()> {
-        let stamp = format!("apt/{}/updated", self.name);
+        let stamp = format!("apt/{}/updated", self.arch.cached(self.name));
         if self.cache.is_fresh(&stamp) && !force {
             return Ok(());
         }
@@ -120,6 +127,7 @@ impl<'a> Suite<'a> {
         let dir = |folder: &str| self.dir.join(folder).shown();
         command.arg("-q");
         let own = [
+            format!("APT::Architecture={}", self.arch.name()),
             format!("Dir::State={}", dir("state")),
             format!("Dir::Cache={}", dir("cache")),
             format!("Dir::Etc::sourcelist={}", dir("sources.list")),

@@ -10,7 +10,7 @@ use crate::experiment::Experiment;
 use crate::tutorial;
 use crate::tutorial::Tutorial;
 use netsilo_lab::exact::{self, Exact};
-use netsilo_lab::{Init, Kernel, Lab, Nic, NicModel, Output, Spec, Threads};
+use netsilo_lab::{Arch, Init, Kernel, Lab, Nic, NicModel, Output, Spec, Threads};
 use std::io::{BufRead, IsTerminal, Write, stderr, stdin, stdout};
 use std::process::ExitCode;
 use std::time::Duration;
@@ -61,6 +61,9 @@ struct Machine {
     /// Kernel to boot
     #[arg(long, value_enum, default_value_t)]
     kernel: Kernel,
+    /// Architecture of the guest
+    #[arg(long, value_enum, default_value_t)]
+    arch: Arch,
     /// Network cards, eth0 first: MODEL or MODEL@NODE, for example igb@1
     #[arg(
         long = "nic",
@@ -93,6 +96,7 @@ impl Machine {
     fn spec(&self) -> Spec {
         Spec {
             kernel: self.kernel,
+            arch: self.arch,
             cpus: self.cpus,
             nics: self.nics.iter().map(|nic| Nic { queues: self.queues, ..*nic }).collect(),
             memory_mib: self.memory,

@@ -2,6 +2,7 @@
 
 use crate::apt;
 use crate::apt::Suite;
+use crate::arch::Arch;
 use crate::cache;
 use crate::cache::Cache;
 use crate::command::output;
@@ -9,8 +10,6 @@ use anyhow::{Context, Result, bail};
 use std::fs::{self, File};
 use std::path::PathBuf;
 use std::process::Command;
-
-const PROGRAM: &str = "qemu-system-x86_64";
 
 /// A QEMU that runs on this machine.
 #[derive(Debug, Clone)]
@@ -32,54 +31,57 @@ pub enum Accel {
 
 /// Returns the system's QEMU if its major version is at least `least`, else the QEMU of
 /// bookworm-backports.
-pub(crate) fn find(cache: &Cache, least: u32, note: &dyn Fn(&str)) -> Result<Emulator> {
-    let system = version(Command::new(PROGRAM).arg("--version"));
+pub(crate) fn find(cache: &Cache, arch: Arch, least: u32, note: &dyn Fn(&str)) -> Result<Emulator> {
+    let (program, _) = arch.qemu();
+    let system = version(Command::new(program).arg("--version"));
     match system {
         Ok((version, major)) if major >= least => {
-            Ok(Emulator { program: PROGRAM.into(), firmware: Vec::new(), version })
+            Ok(Emulator { program: program.into(), firmware: Vec::new(), version })
         }
         Err(error) if least == 0 => Err(error),
-        _ => backports(cache, note),
+        _ => backports(cache, arch, note),
     }
 }
 
 fn version(command: &mut Command) -> Result<(String, u32)> {
     let output = output(command)?;
     let version = output.split("version ").nth(1).and_then(|rest| rest.split_whitespace().next());
-    let version = version.with_context(|| format!("{PROGRAM} --version prints no version"))?;
+    let version = version.context("QEMU's --version prints no version")?;
     let major = version.split('.').next().and_then(|major| major.parse().ok());
     Ok((version.to_owned(), major.context("QEMU's version does not begin with a number")?))
 }
 
-fn backports(cache: &Cache, note: &dyn Fn(&str)) -> Result<Emulator> {
+fn backports(cache: &Cache, arch: Arch, note: &dyn Fn(&str)) -> Result<Emulator> {
+    let folder = arch.cached("qemu");
+    let stamp = format!("{folder}/asked");
     let newest_cached =
-        || cache::oldest_first(&cache.path("qemu")).into_iter().rfind(|path| path.is_dir());
-    if cache.is_fresh("qemu/asked")
+        || cache::oldest_first(&cache.path(&folder)).into_iter().rfind(|path| path.is_dir());
+    if cache.is_fresh(&stamp)
         && let Some(root) = newest_cached()
     {
-        return unpacked(root);
+        return unpacked(root, arch);
     }
-    match download(cache) {
+    match download(cache, arch) {
         Ok(root) => {
-            cache.touch("qemu/asked")?;
-            unpacked(root)
+            cache.touch(&stamp)?;
+            unpacked(root, arch)
         }
         Err(error) => {
             let Some(root) = newest_cached() else {
                 return Err(error);
             };
             note(&format!("QEMU: using the cached version: {error:#}"));
-            unpacked(root)
+            unpacked(root, arch)
         }
     }
 }
 
-fn download(cache: &Cache) -> Result<PathBuf> {
+fn download(cache: &Cache, arch: Arch) -> Result<PathBuf> {
     let suite = Suite::new(cache, "bookworm-backports")?;
     suite.update(false)?;
     let mut packages = apt::closure(
         &suite,
-        "qemu-system-x86",
+        arch.qemu().1,
         &["qemu-system-common", "qemu-system-data", "seabios"],
     )?;
     let version = packages.first().map(|first| first.version.clone()).unwrap_or_default();
@@ -95,14 +97,14 @@ fn download(cache: &Cache) -> Result<PathBuf> {
         }
     }
     packages.dedup();
-    cache.build(&format!("qemu/{version}"), |dir| {
+    cache.build(&format!("{}/{version}", arch.cached("qemu")), |dir| {
         suite.unpack(&packages, dir)?;
         stable.unpack(&rest, dir)
     })
 }
 
-fn unpacked(root: PathBuf) -> Result<Emulator> {
-    let program = root.join("usr/bin").join(PROGRAM);
+fn unpacked(root: PathBuf, arch: Arch) -> Result<Emulator> {
+    let program = root.join("usr/bin").join(arch.qemu().0);
     let missing: Vec<String> = output(Command::new("ldd").arg(&program))?
         .lines()
         .filter(|line| line.contains("not found"))
@@ -126,9 +128,12 @@ fn unpacked(root: PathBuf) -> Result<Emulator> {
 ///
 /// It is not enough that `/dev/kvm` can be opened, because a nested machine may hang. The guest
 /// must also answer in time.
-pub(crate) fn accels() -> Result<Vec<Accel>> {
+pub(crate) fn accels(arch: Arch) -> Result<Vec<Accel>> {
     // Rarely, one of QEMU's own assertions ends it at boot. Started again, it comes up.
     let twice = [Accel::Tcg, Accel::Tcg];
+    if arch == Arch::Arm64 {
+        return Ok(twice.to_vec());
+    }
     match std::env::var("NETSILO_LAB_ACCEL").as_deref() {
         Ok("kvm") => return Ok(vec![Accel::Kvm]),
         Ok("tcg") => return Ok(twice.to_vec()),

@@ -1,5 +1,6 @@
 //! The guest's initrd: a static busybox, modules to reach the host's root, and the agent.
 
+use crate::arch::ArmRoot;
 use crate::cache;
 use crate::cache::Cache;
 use crate::command::Shown;
@@ -17,7 +18,7 @@ use std::time::SystemTime;
 const AGENT: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/agent"));
 const INIT: &[u8] = include_bytes!("../agent/init.sh");
 const MODPROBE: &[u8] = include_bytes!("../agent/modprobe.sh");
-const BUSYBOX: &str = "/bin/busybox";
+const BUSYBOX: &str = "bin/busybox";
 /// Busybox applets that the two scripts use.
 const APPLETS: [&str; 13] = [
     "cat",
@@ -47,12 +48,19 @@ const MODULES: [&str; 8] = [
     "e1000e",
 ];
 
-/// Returns the initrd for `image`. Builds it if no cached one has the same content.
-pub(crate) fn build(cache: &Cache, image: &Image) -> Result<PathBuf> {
-    let busybox = fs::read(BUSYBOX)
-        .with_context(|| format!("cannot read {BUSYBOX}: scripts/setup installs busybox-static"))?;
+/// Returns the initrd for `image` and, in an arm64 guest, `arm`. Builds it if no cached one has the
+/// same content.
+pub(crate) fn build(cache: &Cache, image: &Image, arm: Option<&ArmRoot>) -> Result<PathBuf> {
+    let root = arm.map_or(Path::new("/"), |arm| &arm.root);
+    let busybox = fs::read(root.join(BUSYBOX)).with_context(|| {
+        format!(
+            "cannot read {BUSYBOX} in {}: scripts/setup installs busybox-static",
+            root.display()
+        )
+    })?;
+    let agent = arm.map_or(Ok(AGENT.to_vec()), ArmRoot::agent)?;
     let mut hasher = DefaultHasher::new();
-    (AGENT, INIT, MODPROBE, &busybox, &image.version, APPLETS, MODULES).hash(&mut hasher);
+    (&agent, INIT, MODPROBE, &busybox, &image.version, APPLETS, MODULES).hash(&mut hasher);
     let folder = cache.path(format!("initrd/{}", image.release));
     let path = folder.join(format!("{:016x}.cpio", hasher.finish()));
     if let Ok(file) = File::options().append(true).open(&path) {
@@ -60,7 +68,7 @@ pub(crate) fn build(cache: &Cache, image: &Image) -> Result<PathBuf> {
         file.set_modified(SystemTime::now())?;
         return Ok(path);
     }
-    let archive = archive(image, &busybox).context("cannot build the initrd")?;
+    let archive = archive(image, &busybox, &agent).context("cannot build the initrd")?;
     fs::create_dir_all(&folder)?;
     for old in cache::oldest_first(&folder).iter().rev().skip(3) {
         let _ = fs::remove_file(old);
@@ -74,7 +82,7 @@ pub(crate) fn build(cache: &Cache, image: &Image) -> Result<PathBuf> {
 
 /// Builds the archive uncompressed, because unpacking in the guest takes longer than copying by
 /// QEMU.
-fn archive(image: &Image, busybox: &[u8]) -> Result<Vec<u8>> {
+fn archive(image: &Image, busybox: &[u8], agent: &[u8]) -> Result<Vec<u8>> {
     let mut cpio = Cpio::default();
     for dir in ["bin", "sbin", "dev", "proc", "sys", "modules"] {
         cpio.entry(dir, 0o040_755, &[])?;
@@ -85,7 +93,7 @@ fn archive(image: &Image, busybox: &[u8]) -> Result<Vec<u8>> {
     }
     cpio.entry("init", 0o100_755, INIT)?;
     cpio.entry("sbin/modprobe", 0o100_755, MODPROBE)?;
-    cpio.entry("agent", 0o100_755, AGENT)?;
+    cpio.entry("agent", 0o100_755, agent)?;
     let mut known = Vec::new();
     for wanted in MODULES {
         let mut order = String::new();

@@ -3,6 +3,7 @@
 use crate::apt;
 use crate::apt::Package;
 use crate::apt::Suite;
+use crate::arch::Arch;
 use crate::cache;
 use crate::cache::Cache;
 use crate::command::Shown;
@@ -34,21 +35,7 @@ impl Kernel {
 
     /// Asks the mirror now, downloads a new version if there is one, and prepares it to boot.
     pub fn fetch(self) -> Result<Image> {
-        fetch(&Cache::open()?, self, true, &crate::message::note)
-    }
-
-    /// Suites and packages to search, in this order.
-    fn sources(self) -> &'static [(&'static str, &'static str)] {
-        match self {
-            Self::V6_1 => {
-                &[("bookworm-security", "linux-image-amd64"), ("bookworm", "linux-image-amd64")]
-            }
-            Self::V6_12 => &[
-                ("bookworm-security", "linux-image-6.12-amd64"),
-                ("bookworm-backports", "linux-image-amd64"),
-            ],
-            Self::Newest => &[("sid", "linux-image-amd64")],
-        }
+        fetch(&Cache::open()?, self, Arch::Amd64, true, &crate::message::note)
     }
 }
 
@@ -74,9 +61,14 @@ pub struct Image {
 }
 
 impl Image {
-    /// Returns the unpacked image that QEMU boots. Unpacking takes three seconds in a guest but one
-    /// on the host.
-    pub(crate) fn vmlinux(&self) -> PathBuf {
+    /// Returns the image that QEMU boots: for amd64 the unpacked one. Unpacking takes three seconds
+    /// in a guest but one on the host.
+    pub(crate) fn bootable(&self) -> PathBuf {
+        let vmlinux = self.vmlinux();
+        if vmlinux.exists() { vmlinux } else { self.vmlinuz() }
+    }
+
+    fn vmlinux(&self) -> PathBuf {
         self.root.join("vmlinux")
     }
 
@@ -91,7 +83,7 @@ impl Image {
         }
     }
 
-    fn read(root: PathBuf) -> Result<Self> {
+    fn read(root: PathBuf, arch: Arch) -> Result<Self> {
         let modules = cache::oldest_first(&root.join("lib/modules")).pop();
         let release = modules
             .as_deref()
@@ -102,7 +94,7 @@ impl Image {
         let version = root.file_name().unwrap_or_default().to_string_lossy().into_owned();
         let image = Self { release, version, root };
         let vmlinuz = image.vmlinuz();
-        if !image.vmlinux().exists() {
+        if arch == Arch::Amd64 && !image.vmlinux().exists() {
             unpack_vmlinuz(&vmlinuz, &image.vmlinux())
                 .with_context(|| format!("cannot unpack {}", vmlinuz.display()))?;
         }
@@ -117,10 +109,11 @@ impl Image {
 pub(crate) fn fetch(
     cache: &Cache,
     kernel: Kernel,
+    arch: Arch,
     force: bool,
     note: &dyn Fn(&str),
 ) -> Result<Image> {
-    let folder = format!("kernels/{kernel}");
+    let folder = format!("kernels/{}", arch.cached(kernel));
     let newest_cached =
         || cache::oldest_first(&cache.path(&folder)).into_iter().rfind(|path| path.is_dir());
     let stamp = format!("{folder}/asked");
@@ -128,39 +121,45 @@ pub(crate) fn fetch(
         && !force
         && let Some(root) = newest_cached()
     {
-        return Image::read(root);
+        return Image::read(root, arch);
     }
-    match download(cache, kernel, &folder, force) {
+    match download(cache, kernel, arch, &folder, force) {
         Ok(root) => {
             cache.touch(&stamp)?;
             remove_all_but_two(&cache.path(&folder));
-            Image::read(root)
+            Image::read(root, arch)
         }
         Err(error) => {
             let Some(root) = newest_cached() else {
                 return Err(error);
             };
             note(&format!("kernel {kernel}: using the cached version: {error:#}"));
-            Image::read(root)
+            Image::read(root, arch)
         }
     }
 }
 
-fn download(cache: &Cache, kernel: Kernel, folder: &str, force: bool) -> Result<PathBuf> {
-    for (suite, meta) in kernel.sources() {
-        let suite = Suite::new(cache, suite)?;
+fn download(
+    cache: &Cache,
+    kernel: Kernel,
+    arch: Arch,
+    folder: &str,
+    force: bool,
+) -> Result<PathBuf> {
+    for (suite, meta) in arch.kernels(kernel) {
+        let suite = Suite::of(cache, suite, arch)?;
         suite.update(force)?;
-        if suite.package(meta)?.is_none() {
+        if suite.package(&meta)?.is_none() {
             continue;
         }
         let packages = apt::closure(
             &suite,
-            meta,
+            &meta,
             &["linux-image-", "linux-binary-", "linux-modules-", "linux-base-"],
         )?;
         let version = packages.first().map(|meta| meta.version.clone()).unwrap_or_default();
         let wanted = format!("{folder}/{version}");
-        let root = cache.build(&wanted, |dir| unpack(&suite, &packages, dir))?;
+        let root = cache.build(&wanted, |dir| unpack(&suite, &packages, arch, dir))?;
         // If the mirror returns to an older version, that version becomes the newest in the cache.
         output(Command::new("touch").arg(&root))?;
         return Ok(root);
@@ -168,13 +167,13 @@ fn download(cache: &Cache, kernel: Kernel, folder: &str, force: bool) -> Result<
     bail!("the mirror has no kernel {kernel}")
 }
 
-fn unpack(suite: &Suite<'_>, packages: &[Package], dir: &Path) -> Result<()> {
+fn unpack(suite: &Suite<'_>, packages: &[Package], arch: Arch, dir: &Path) -> Result<()> {
     suite.unpack(packages, dir)?;
     // Debian 14's packages have the modules under usr/ only.
     if !dir.join("lib").exists() {
         symlink("usr/lib", dir.join("lib")).context("cannot link lib")?;
     }
-    let image = Image::read(dir.to_owned())?;
+    let image = Image::read(dir.to_owned(), arch)?;
     let modules = dir.join("lib/modules").join(&image.release);
     // These are three quarters of 400 MB and of depmod's time, for hardware that no guest has.
     for unused in [

@@ -1,6 +1,8 @@
 //! A booted guest with its peers.
 
 use crate::address;
+use crate::arch::Arch;
+use crate::arch::ArmRoot;
 use crate::cache::Cache;
 use crate::command::Shown;
 use crate::emulator;
@@ -75,17 +77,18 @@ impl Lab {
     pub fn boot(spec: &Spec) -> Result<Self> {
         spec.check()?;
         let cache = Cache::open()?;
-        let image = kernels::fetch(&cache, spec.kernel, false, &note)?;
+        let image = kernels::fetch(&cache, spec.kernel, spec.arch, false, &note)?;
         let least = spec.min_qemu_major();
-        let emulator = emulator::find(&cache, least, &note)?;
-        let initrd = initrd::build(&cache, &image)?;
+        let emulator = emulator::find(&cache, spec.arch, least, &note)?;
+        let arm = if spec.arch == Arch::Arm64 { Some(ArmRoot::find()?) } else { None };
+        let initrd = initrd::build(&cache, &image, arm.as_ref())?;
         drop(cache);
-        let accels = emulator::accels()?;
+        let accels = emulator::accels(spec.arch)?;
         let mut failure = anyhow!("no way to run a guest");
         for (n, accel) in accels.iter().enumerate() {
             let patience = if *accel == Accel::Kvm { KVM_PATIENCE } else { TCG_PATIENCE };
             let began = Instant::now();
-            match Self::start(spec, *accel, patience, &emulator, &image, &initrd) {
+            match Self::start(spec, *accel, patience, &emulator, &image, &initrd, arm.as_ref()) {
                 Ok(lab) => {
                     note(&format!("{}, booted in {:.1} s", lab.title, lab.boot_time.as_secs_f64()));
                     return Ok(lab);
@@ -113,6 +116,7 @@ impl Lab {
         emulator: &Emulator,
         image: &Image,
         initrd: &Path,
+        arm: Option<&ArmRoot>,
     ) -> Result<Self> {
         let started = Instant::now();
         let namespaces = Arc::new(GuestNamespaces::new()?);
@@ -122,7 +126,7 @@ impl Lab {
         let console = unnamed_file()?;
         let qemu = namespaces
             .command(&emulator.program.shown())
-            .args(qemu::arguments(spec, accel, emulator, image, initrd))
+            .args(qemu::arguments(spec, accel, emulator, image, initrd, arm))
             .stdin(Stdio::from(OwnedFd::from(guest_end)))
             .stdout(Stdio::from(OwnedFd::from(qemu_qmp)))
             .stderr(console.try_clone()?)
@@ -143,7 +147,7 @@ impl Lab {
             }
             Err(error) => return Err(with_console(error)),
         }
-        let script = setup::guest_script(spec, &shares(&spec.shares)?);
+        let script = setup::guest_script(spec, &shares(&spec.shares)?, arm);
         let set_up = guest.spawn(&script)?.wait(TCG_PATIENCE).and_then(Output::ok);
         set_up.context("cannot set up the guest").map_err(with_console)?;
         let boot_time = started.elapsed();

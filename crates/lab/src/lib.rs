@@ -6,6 +6,7 @@
 
 mod address;
 mod apt;
+mod arch;
 mod cable;
 mod cache;
 mod command;
@@ -32,6 +33,7 @@ mod time;
 mod tools;
 
 pub use apt::source as apt_source;
+pub use arch::Arch;
 pub use cable::Cable;
 pub use emulator::Accel;
 pub use example::example;

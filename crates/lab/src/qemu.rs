@@ -1,5 +1,7 @@
 //! Builds QEMU's command line for a spec. Reads and writes nothing.
 
+use crate::arch::Arch;
+use crate::arch::ArmRoot;
 use crate::command::Shown;
 use crate::emulator::Accel;
 use crate::emulator::Emulator;
@@ -13,7 +15,7 @@ use std::path::Path;
 
 /// `nowatchdog`, `no_timer_check` and `tsc=unstable` are needed because emulated CPUs stall longer
 /// than those checks allow.
-const KERNEL_ARGS: &str = "console=ttyS0 quiet panic=-1 tsc=unstable nokaslr mitigations=off \
+const KERNEL_ARGS: &str = "quiet panic=-1 tsc=unstable nokaslr mitigations=off \
                            random.trust_cpu=on nowatchdog no_timer_check net.ifnames=0 \
                            ipv6.disable=1 cryptomgr.notests";
 
@@ -35,23 +37,32 @@ pub(crate) fn arguments(
     emulator: &Emulator,
     image: &Image,
     initrd: &Path,
+    arm: Option<&ArmRoot>,
 ) -> Vec<String> {
-    let (cores, threads) = spec.cores_and_threads();
     let mut line = Line::default();
     for firmware in &emulator.firmware {
         line.add("-L", firmware.shown());
     }
-    line.add("-machine", "q35");
+    // TSX is not emulated; with it QEMU prints warnings.
+    let (machine, cpu, console) = match spec.arch {
+        Arch::Amd64 => ("q35", "Skylake-Server,-hle,-rtm", "ttyS0"),
+        Arch::Arm64 => ("virt,gic-version=3", "neoverse-n1", "ttyAMA0"),
+    };
+    line.add("-machine", machine);
     match accel {
         Accel::Kvm => line.add("-accel", "kvm").add("-cpu", "host"),
         Accel::Tcg => {
             let threads = if spec.threads == Threads::Single { "single" } else { "multi" };
-            // TSX is not emulated; with it QEMU prints warnings.
-            line.add("-accel", format!("tcg,thread={threads}"))
-                .add("-cpu", "Skylake-Server,-hle,-rtm")
+            line.add("-accel", format!("tcg,thread={threads}")).add("-cpu", cpu)
         }
     };
-    line.add("-smp", format!("{},sockets=2,cores={cores},threads={threads}", spec.cpus));
+    let (cores, threads) = spec.cores_and_threads();
+    // Where cores have no threads, as many of them are a cluster.
+    let shape = match spec.arch {
+        Arch::Amd64 => format!("cores={cores},threads={threads}"),
+        Arch::Arm64 => format!("clusters={cores},cores={threads}"),
+    };
+    line.add("-smp", format!("{},sockets=2,{shape}", spec.cpus));
     line.add("-m", spec.memory_mib.to_string());
     for node in 0..2 {
         let (first, last) = (node * spec.cpus / 2, (node + 1) * spec.cpus / 2 - 1);
@@ -69,17 +80,20 @@ pub(crate) fn arguments(
     line.add("-chardev", "file,id=console,path=/dev/fd/2,append=on")
         .add("-serial", "chardev:console");
     line.add("-chardev", "socket,id=qmp,fd=1").add("-mon", "chardev=qmp,mode=control");
-    line.add("-kernel", image.vmlinux().shown()).add("-initrd", initrd.shown());
+    line.add("-kernel", image.bootable().shown()).add("-initrd", initrd.shown());
     let drivers: Vec<&str> = spec.nics.iter().map(|nic| nic.model.driver()).collect();
     // The guest's init reads `lab.drivers`.
-    let mut ours = vec![KERNEL_ARGS.to_owned(), format!("lab.drivers={}", drivers.join(","))];
+    let mut ours =
+        vec![format!("console={console} {KERNEL_ARGS} lab.drivers={}", drivers.join(","))];
     if spec.init == Init::Systemd {
         ours.push(SYSTEMD_ARGS.to_owned());
     }
     line.add("-append", [ours.as_slice(), spec.kernel_args.as_slice()].concat().join(" "));
     line.add("-device", "virtio-serial-pci").add("-chardev", "socket,id=lab,fd=0");
     line.add("-device", "virtserialport,chardev=lab,name=lab");
-    for (tag, path) in [("hostroot", Path::new("/")), ("kernel", &image.root)] {
+    let root = arm.map_or(Path::new("/"), |arm| &arm.root);
+    let programs = arm.map(|arm| ("programs", arm.programs.as_path()));
+    for (tag, path) in [("hostroot", root), ("kernel", &image.root)].into_iter().chain(programs) {
         let path = path.shown().replace(',', ",,");
         line.add(
             "-fsdev",

@@ -1,6 +1,7 @@
 //! Taps and peers on the host's side, names and addresses in the guest.
 
 use crate::address;
+use crate::arch::ArmRoot;
 use crate::command::Shown;
 use crate::command::output;
 use crate::namespaces::GuestNamespaces;
@@ -8,7 +9,7 @@ use crate::namespaces::Peer;
 use crate::qemu::mac;
 use crate::spec::Spec;
 use anyhow::{Context, Result};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 /// Creates `tap0`, `tap1`, ... in QEMU's network namespace.
@@ -47,11 +48,18 @@ pub(crate) fn make_peers(namespaces: &Arc<GuestNamespaces>, spec: &Spec) -> Resu
 }
 
 /// Returns the script that mounts `shares` in the guest and names and addresses its cards.
-pub(crate) fn guest_script(spec: &Spec, shares: &[PathBuf]) -> String {
+pub(crate) fn guest_script(spec: &Spec, shares: &[PathBuf], arm: Option<&ArmRoot>) -> String {
     let mut script = String::from("set -e\n");
+    if let Some(arm) = arm {
+        let seen_at = quoted(&arm.seen_at);
+        script += &format!(
+            "mkdir -p {seen_at}; mount -t 9p \
+             -o trans=virtio,version=9p2000.L,msize=262144,cache=loose,ro programs {seen_at}\n"
+        );
+    }
     for share in shares {
-        let share = share.shown().replace('\'', r"'\''");
-        script += &format!("mkdir -p '{share}'; mount --bind '/run/host{share}' '{share}'\n");
+        let share = quoted(share);
+        script += &format!("mkdir -p {share}; mount --bind /run/host{share} {share}\n");
     }
     // Cards appear in bus order, not in the order of the spec. So rename them in two passes,
     // because names may be taken.
@@ -79,4 +87,8 @@ pub(crate) fn guest_script(spec: &Spec, shares: &[PathBuf]) -> String {
         );
     }
     script
+}
+
+fn quoted(path: &Path) -> String {
+    format!("'{}'", path.shown().replace('\'', r"'\''"))
 }

@@ -1,5 +1,6 @@
 //! The description of a guest.
 
+use crate::arch::Arch;
 use crate::kernels::Kernel;
 use anyhow::{Result, bail};
 use std::path::PathBuf;
@@ -9,8 +10,11 @@ use std::path::PathBuf;
 pub struct Spec {
     /// Kernel to boot.
     pub kernel: Kernel,
-    /// Logical CPUs, an even number from 2 to 32: two sockets, each a NUMA node with one L3. Each
-    /// core has two threads if the number per socket is even.
+    /// Architecture of the guest.
+    pub arch: Arch,
+    /// Logical CPUs, an even number from 2 to 32: two sockets, each a NUMA node with one L3. If the
+    /// number per socket is even, each core has two threads (amd64), or two cores are a cluster
+    /// (arm64).
     pub cpus: u32,
     /// `eth0`, `eth1`, ... in the guest, each with its own peer.
     pub nics: Vec<Nic>,
@@ -32,6 +36,7 @@ impl Default for Spec {
     fn default() -> Self {
         Self {
             kernel: Kernel::default(),
+            arch: Arch::default(),
             cpus: 8,
             nics: vec![Nic::default()],
             memory_mib: 1024,
@@ -53,9 +58,11 @@ impl Spec {
     ///
     /// With parallel CPUs, QEMU 7.2 may run an outdated version of code that another CPU has
     /// changed. A CPU then hits the same breakpoint of `text_poke` forever, and the guest hangs.
+    /// For arm64, the lab uses QEMU 10.
     pub(crate) fn min_qemu_major(&self) -> u32 {
-        let parallel = if self.threads == Threads::Multi { 10 } else { 0 };
-        self.nics.iter().map(|nic| nic.model.min_qemu_major()).fold(parallel, u32::max)
+        let is_new = self.threads == Threads::Multi || self.arch == Arch::Arm64;
+        let least = if is_new { 10 } else { 0 };
+        self.nics.iter().map(|nic| nic.model.min_qemu_major()).fold(least, u32::max)
     }
 
     /// Returns cores per socket and threads per core.
@@ -65,6 +72,16 @@ impl Spec {
     }
 
     pub(crate) fn check(&self) -> Result<()> {
+        if self.arch == Arch::Arm64 {
+            if self.init == Init::Systemd || !self.shares.is_empty() {
+                bail!(
+                    "arm64: the guest does not have the host's root, so no systemd and no shares"
+                );
+            }
+            if self.nics.iter().any(|nic| nic.node.is_some()) {
+                bail!("arm64: QEMU describes no node of a NIC to a guest without ACPI");
+            }
+        }
         if !self.cpus.is_multiple_of(2) || !(2..=32).contains(&self.cpus) {
             bail!(
                 "{} cpus: the lab has two sockets; choose an even number from 2 to 32",

@@ -23,6 +23,11 @@ pub(crate) fn are_known_by_the_napis_that_they_schedule(lab: &Lab) {
     lab.sh("echo 0 > /sys/class/net/eth0/threaded").unwrap();
 }
 
+/// On a kernel that does not let programs read its list.
+pub(crate) fn are_known_without_the_list_of_napis(lab: &Lab) {
+    are_known_by(lab, "", ScheduledBy::Softirq);
+}
+
 /// With `threadirqs` and `thread_backlog_napi`.
 pub(crate) fn are_known_by_their_threads(lab: &Lab) {
     are_known_by(lab, "", ScheduledBy::Thread);

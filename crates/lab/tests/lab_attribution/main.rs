@@ -19,7 +19,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use netsilo_lab::exact::{self, Asked, Received};
-use netsilo_lab::{Kernel, Lab, Nic, NicModel, Spec};
+use netsilo_lab::{Arch, Kernel, Lab, Nic, NicModel, Spec};
 use netsilo_model::machine::cpuset::CpuId;
 use netsilo_model::machine::ids::NapiId;
 use netsilo_model::snapshot::attribution::{Attribution, Consumption, Protocol, QueueResolution};
@@ -126,6 +126,40 @@ fn kernel_6_12_with_igb_and_interrupt_threads() {
     });
 }
 
+/// Another architecture: interrupts of a GIC and its ITS, other hooks. Its programs are those of
+/// `scripts/aarch64`.
+#[test]
+#[ignore = "too slow for make test: make test-long"]
+fn kernel_6_1_of_arm64_with_virtio_net() {
+    in_a_guest_of(arm64(Kernel::V6_1, NicModel::VirtioNet), |lab| {
+        every_way_of_reading_is_counted_to_the_byte(lab);
+        interrupts::are_known_without_the_list_of_napis(lab);
+    });
+}
+
+#[test]
+#[ignore = "too slow for make test: make test-long"]
+fn kernel_6_12_of_arm64_with_igb() {
+    in_a_guest_of(arm64(Kernel::V6_12, NicModel::Igb), |lab| {
+        every_way_of_reading_is_counted_to_the_byte(lab);
+        bytes_of_each_queue_are_those_of_its_sockets(lab);
+        interrupts::are_known_by_the_napis_that_they_schedule(lab);
+    });
+}
+
+#[test]
+#[ignore = "too slow for make test: make test-long"]
+fn newest_kernel_of_arm64_with_virtio_net() {
+    in_a_guest_of(arm64(Kernel::Newest, NicModel::VirtioNet), |lab| {
+        every_way_of_reading_is_counted_to_the_byte(lab);
+        interrupts::are_known_by_the_napis_that_they_schedule(lab);
+    });
+}
+
+fn arm64(kernel: Kernel, model: NicModel) -> Spec {
+    Spec { arch: Arch::Arm64, ..Spec::new(kernel, model) }
+}
+
 /// Boots a guest with two NICs, one guest at a time, and tests `claims` in it. First come those
 /// about the guest's own programs, which read from the first NIC, then those about forwarding
 /// between both.
@@ -135,14 +169,18 @@ fn in_a_guest(kernel: Kernel, model: NicModel, claims: impl FnOnce(&Lab)) {
 
 /// The same with more words on the kernel's command line.
 fn in_a_guest_with(kernel: Kernel, model: NicModel, words: &[&str], claims: impl FnOnce(&Lab)) {
+    let kernel_args = words.iter().map(|word| (*word).to_owned()).collect();
+    let nics = vec![Nic::from(model); 2];
+    in_a_guest_of(Spec { nics, kernel_args, ..Spec::new(kernel, model) }, claims);
+}
+
+fn in_a_guest_of(spec: Spec, claims: impl FnOnce(&Lab)) {
     static TURN: Mutex<()> = Mutex::new(());
     if netsilo_lab::skip().unwrap() {
         return;
     }
     let _turn: MutexGuard<'_, ()> = TURN.lock().unwrap_or_else(PoisonError::into_inner);
-    let kernel_args = words.iter().map(|word| (*word).to_owned()).collect();
-    let nics = vec![Nic::from(model); 2];
-    let lab = Lab::boot(&Spec { nics, kernel_args, ..Spec::new(kernel, model) }).unwrap();
+    let lab = Lab::boot(&spec).unwrap();
     claims(&lab);
 }
 
@@ -221,6 +259,10 @@ fn sctp_is_counted_to_the_byte(lab: &Lab) {
     assert!(reads.iter().all(expected), "{reads:#?}");
 }
 
+/// This kernel has neither fentry (probes count instead) nor `CONFIG_KALLSYMS_ALL`.
+const NOT_ON_6_1_OF_ARM64: [&str; 3] =
+    ["fentry/skb_consume_udp", "fentry/__udp_enqueue_schedule_skb", "tp_btf/sched_waking"];
+
 fn every_way_of_reading_is_counted_to_the_byte(lab: &Lab) {
     let address = Lab::guest_address(0).to_string();
     let mut consumed = Vec::new();
@@ -258,7 +300,10 @@ fn every_way_of_reading_is_counted_to_the_byte(lab: &Lab) {
         attribution.lost_events
     );
     let refused: Vec<_> = attribution.hooks.iter().filter(|hook| hook.refused.is_some()).collect();
-    assert!(refused.is_empty(), "{refused:#?}");
+    let names: Vec<_> = refused.iter().map(|hook| hook.hook.as_str()).collect();
+    let kernel = lab.sh("uname -r").unwrap();
+    let is_arm64_6_1 = kernel.starts_with("6.1.") && kernel.trim().ends_with("-arm64");
+    assert_eq!(names, if is_arm64_6_1 { &NOT_ON_6_1_OF_ARM64[..] } else { &[] }, "{refused:#?}");
     assert!(attribution.cpu_time.values().any(|time| time.net_rx_runs > 0 && time.hardirqs > 0));
 }
 
