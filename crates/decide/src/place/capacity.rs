@@ -8,8 +8,16 @@ use netsilo_model::derive::seen_costs::{dilation, machine_costs};
 use netsilo_model::derive::silo::Silo;
 use netsilo_model::derive::utilization::{CpuUtilization, utilization};
 use netsilo_model::machine::cpuset::CpuId;
-use netsilo_model::machine::topology::Topology;
+use netsilo_model::machine::topology::{CoreKind, Topology};
 use netsilo_predict::parameters::Table;
+
+use crate::place::vector::Vector;
+
+/// Slowdown of an efficiency core if the kernel gives no capacity: an assumption.
+const EFFICIENCY_CORE: f64 = 1.6;
+
+/// Capacity of the fastest CPU (`cpu_capacity`).
+const FULL_CAPACITY: f64 = 1024.0;
 
 /// The CPUs and their free capacity.
 #[derive(Debug, Clone)]
@@ -60,6 +68,24 @@ impl<'a> Capacity<'a> {
         }
     }
 
+    /// How many times as long work takes on a CPU as on the fastest one.
+    pub fn slowdown(&self, cpu: CpuId) -> f64 {
+        match self.topology.cpus.get(&cpu).map(|cpu| (cpu.capacity, cpu.kind)) {
+            Some((Some(capacity), _)) if capacity > 0 => {
+                (FULL_CAPACITY / f64::from(capacity)).max(1.0)
+            }
+            Some((_, CoreKind::Efficiency)) => EFFICIENCY_CORE,
+            _ => 1.0,
+        }
+    }
+
+    /// Share of the fastest CPU's time that a vector takes. Measured on several CPUs, it counts as
+    /// measured on the fastest, so that no slow CPU gets more than it can do.
+    pub(super) fn load(&self, vector: &Vector) -> f64 {
+        let slowdown = vector.measured_on.map_or(1.0, |cpu| self.slowdown(cpu));
+        vector.load / self.dilation / slowdown
+    }
+
     /// Share of the time in which a CPU has nothing else to do; none if that is unknown.
     pub fn idle(&self, cpu: CpuId) -> f64 {
         1.0 - self.busy.get(&cpu).copied().unwrap_or(1.0)
@@ -76,8 +102,10 @@ mod tests {
     use netsilo_model::synthetic::scene::{Reader, Scene, SceneNetdev, SceneQueue};
 
     use super::*;
+    use crate::place::algorithms::AlgorithmName;
+    use crate::place::algorithms::suggest;
+    use crate::place::cpu_loads::CpuLoads;
     use crate::place::model::Model;
-    use crate::place::vector::Vector;
 
     #[test]
     fn packets_take_longer_than_they_could_in_a_guest_that_receives_enough_of_them() {
@@ -169,6 +197,43 @@ mod tests {
         let (enough, few) = (source(80), source(79));
         assert!(enough.ends_with(", 1.2 us per ipi (100 seen)"), "{enough}");
         assert!(!few.contains("per ipi"), "{few}");
+    }
+
+    /// Two cores like a Cortex-A55 and two like an A76: 446 and 1024 of `cpu_capacity`.
+    #[test]
+    fn a_load_is_smaller_on_a_big_cpu_and_larger_on_a_little_one() {
+        let observation = woken(CpuTime::default(), None);
+        let costs = Costs::default();
+        let analysis = Analysis::new(&observation, &costs);
+        let mut topology = Grid { cores: 4, ..Grid::default() }.topology();
+        for (cpu, capacity) in [446, 446, 1024, 1024].into_iter().enumerate() {
+            topology.cpus.get_mut(&CpuId(cpu as u32)).unwrap().capacity = Some(capacity);
+        }
+        let busy = topology.online.iter().map(|cpu| (cpu, 0.0)).collect();
+        let capacity = Capacity { topology: &topology, busy, ..Capacity::new(&analysis, &[]) };
+        let queue = |measured_on: u32, load| Vector {
+            pool: topology.online.clone(),
+            present: Some(CpuId(measured_on)),
+            measured_on: Some(CpuId(measured_on)),
+            traffic: true,
+            load,
+            packets_per_s: 20_000.0,
+            ..Vector::default()
+        };
+        let vectors = [queue(0, 0.6), queue(2, 0.6), queue(3, 0.6)];
+        let model = Model::new(&capacity, &vectors);
+        let load = |vector, cpu| model.problem.load(vector, model.place(&CpuId(cpu)).unwrap());
+        let is = |load: f64, expected: f64| assert!((load - expected).abs() < 1e-6, "{load}");
+        is(load(0, 0), 0.6);
+        is(load(0, 2), 0.6 * 446.0 / 1024.0);
+        is(load(1, 2), 0.6);
+        is(load(1, 0), 0.6 * 1024.0 / 446.0);
+        // The queue of a little CPU fits beside one of a big CPU; none goes to a little one.
+        let placed = suggest(AlgorithmName::Auto, &capacity, &vectors);
+        let cpus: Vec<_> = placed.iter().map(|it| it.cpu().unwrap().0).collect();
+        assert!(cpus[1] >= 2 && cpus[2] >= 2, "{cpus:?}");
+        let loads = CpuLoads::new(&capacity);
+        assert_eq!([0, 1, 2, 3].map(|cpu| loads.is_slow(CpuId(cpu))), [true, true, false, false]);
     }
 
     /// Reads on CPU 1, and is woken by CPU 0 20,000 times a second.

@@ -1,9 +1,12 @@
 //! [`CpuLoads`]: the load of each CPU, with the vectors that an algorithm has placed so far.
 
 use netsilo_model::machine::cpuset::{CpuId, CpuSet, MAX_CPUS};
-use netsilo_model::machine::topology::CoreKind;
 
 use crate::place::capacity::Capacity;
+
+/// A CPU on which work takes this many times as long is slow: more than the clocks of equal cores
+/// differ.
+const SLOW: f64 = 1.25;
 
 /// Converts a share of a CPU's time to whole millionths, so that subtracting it again leaves no
 /// residue that decides a tie.
@@ -93,6 +96,6 @@ impl<'a> CpuLoads<'a> {
     }
 
     pub(super) fn is_slow(&self, cpu: CpuId) -> bool {
-        self.capacity.topology.cpus.get(&cpu).is_some_and(|cpu| cpu.kind == CoreKind::Efficiency)
+        self.capacity.slowdown(cpu) >= SLOW
     }
 }

@@ -5,18 +5,12 @@ use std::collections::BTreeMap;
 use netsilo_model::cost::problem::{CpuPlace, Item, Pair, Problem, SECOND_NS};
 use netsilo_model::cost::weights::ByDistance;
 use netsilo_model::machine::cpuset::{CpuId, CpuSet};
-use netsilo_model::machine::topology::{CoreKind, Cpu, LOCAL, NodeId};
+use netsilo_model::machine::topology::{LOCAL, NodeId};
 
 use crate::place::capacity::Capacity;
 use crate::place::level_costs::LevelCosts;
 use crate::place::parts::Parts;
 use crate::place::vector::{Completion, Vector};
-
-/// Slowdown of an efficiency core if the kernel gives no capacity: an assumption.
-const EFFICIENCY_CORE: f64 = 1.6;
-
-/// Capacity of the fastest CPU (`cpu_capacity`).
-const FULL_CAPACITY: f64 = 1024.0;
 
 /// The problem of a host, and the CPU of each of its places.
 pub struct Model<'a> {
@@ -93,7 +87,7 @@ impl<'a> Model<'a> {
     }
 
     fn add(&mut self, vector: &Vector) {
-        let load = vector.load / self.capacity.dilation;
+        let load = self.capacity.load(vector);
         let assumed = self.problem.assumed;
         let home = vector.present.and_then(|cpu| self.place(&cpu));
         if vector.quiet().is_some() {
@@ -264,15 +258,7 @@ fn place(cpu: CpuId, capacity: &Capacity<'_>) -> CpuPlace {
     CpuPlace {
         levels: known.map_or([cpu.0; 4], |known| known.levels(cpu)),
         busy,
-        slowdown: known.map_or(1.0, slowdown),
-    }
-}
-
-fn slowdown(cpu: &Cpu) -> f64 {
-    match (cpu.capacity, cpu.kind) {
-        (Some(capacity), _) if capacity > 0 => (FULL_CAPACITY / f64::from(capacity)).max(1.0),
-        (_, CoreKind::Efficiency) => EFFICIENCY_CORE,
-        _ => 1.0,
+        slowdown: capacity.slowdown(cpu),
     }
 }
 
@@ -498,7 +484,7 @@ impl<'a> Row<'a> {
             (model.cpus[place], model.problem.places[place]);
         let line = capacity.costs.line_ns;
         let fetched = vector.packets_per_s * capacity.costs.device_lines_per_packet;
-        let load = vector.load / capacity.dilation * slowdown;
+        let load = capacity.load(vector) * slowdown;
         let here = self.contending(model, place);
         let beside = ground.siblings[place].iter().map(|it| self.contending(model, *it));
         let beside: f64 = beside.sum();
