@@ -1,5 +1,5 @@
-//! Compiles the eBPF programs of `src/bpf/` with clang and compresses the objects;
-//! `src/bpf/load.rs` embeds them.
+//! Compiles the eBPF programs of `src/bpf/` with clang and compresses the object;
+//! `src/bpf/load.rs` embeds it.
 #![allow(clippy::print_stdout, reason = "build scripts talk to cargo on stdout")]
 
 use std::env;
@@ -11,23 +11,6 @@ use std::process::Command;
 
 #[path = "src/bpf/layout.rs"]
 mod layout;
-
-const PROGRAMS: [&str; 14] = [
-    "arrive",
-    "copied",
-    "drops",
-    "flows",
-    "forward",
-    "ip_packets",
-    "packet_sockets",
-    "polls",
-    "runqueue",
-    "stages",
-    "tcp",
-    "time",
-    "udp",
-    "wakeups",
-];
 
 fn main() -> Result<(), Box<dyn Error>> {
     println!("cargo::rerun-if-changed=src/bpf");
@@ -44,38 +27,29 @@ fn main() -> Result<(), Box<dyn Error>> {
         other => other.to_owned(),
     };
     let target = if env::var("CARGO_CFG_TARGET_ENDIAN")? == "big" { "bpfeb" } else { "bpfel" };
-    for program in PROGRAMS {
-        let object = Path::new(&out).join(format!("{program}.bpf.o"));
-        let status = Command::new(&clang)
-            .args(["-g", "-O2", "-Wall", "-Werror", "-target", target, "-mcpu=v3"])
-            .args(["-I", &include, &format!("-D__TARGET_ARCH_{arch}"), "-c"])
-            .args(layout::DEFINES.iter().map(|(name, value)| format!("-DLAYOUT_{name}={value}")))
-            .arg(format!("src/bpf/{program}.bpf.c"))
-            .arg("-o")
-            .arg(&object)
-            .status();
-        match status {
-            Ok(status) if status.success() => {
-                // a quarter of the size, because most of it is text
-                let packed = object.with_extension("o.zst");
-                fs::write(packed, zstd::encode_all(File::open(object)?, 19)?)?;
-            }
-            Ok(_) => {
-                return Err(format!(
-                    "{clang} could not compile bpf/{program}.bpf.c: see its errors above"
-                )
-                .into());
-            }
-            Err(error) if error.kind() == io::ErrorKind::NotFound => {
-                return Err(format!(
-                    "{clang} is missing: \
-                     install clang 14 or newer (Debian: apt install clang llvm), \
-                     or set CLANG to its path"
-                )
-                .into());
-            }
-            Err(error) => return Err(format!("cannot run {clang}: {error}").into()),
+    let object = Path::new(&out).join("programs.o");
+    let status = Command::new(&clang)
+        .args(["-g", "-O2", "-Wall", "-Werror", "-target", target, "-mcpu=v3"])
+        .args(["-I", &include, &format!("-D__TARGET_ARCH_{arch}"), "-c", "src/bpf/programs.c"])
+        .args(layout::DEFINES.iter().map(|(name, value)| format!("-DLAYOUT_{name}={value}")))
+        .arg("-o")
+        .arg(&object)
+        .status();
+    match status {
+        Ok(status) if status.success() => {
+            // a quarter of the size, because most of it is text
+            let packed = object.with_extension("o.zst");
+            fs::write(packed, zstd::encode_all(File::open(object)?, 19)?)?;
+            Ok(())
         }
+        Ok(_) => {
+            Err(format!("{clang} could not compile the eBPF programs: see its errors above").into())
+        }
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Err(format!(
+            "{clang} is missing: install clang 14 or newer (Debian: apt install clang llvm), \
+             or set CLANG to its path"
+        )
+        .into()),
+        Err(error) => Err(format!("cannot run {clang}: {error}").into()),
     }
-    Ok(())
 }

@@ -15,6 +15,7 @@ mod options;
 mod own_cost;
 mod packet_sockets;
 pub mod runqueue;
+mod sources;
 pub mod stages;
 pub mod statistics;
 pub mod table;

@@ -20,6 +20,15 @@ fn a_program_and_its_decoder_name_each_other_and_have_a_row() {
 }
 
 #[test]
+fn every_program_is_in_the_object() {
+    let object = source("programs.c");
+    let named = object.lines().filter_map(|line| line.strip_prefix("#include \""));
+    let mut named: Vec<_> = named.filter_map(|line| line.strip_suffix(".bpf.c\"")).collect();
+    named.sort_unstable();
+    assert_eq!(named, questions());
+}
+
+#[test]
 fn every_row_of_a_program_has_its_program() {
     let rows = PAGE.lines().filter_map(|line| line.strip_prefix("| `bpf/"));
     let named = rows.filter_map(|row| row.split_once(".bpf.c` | ")).map(|(name, _)| name);

@@ -14,7 +14,6 @@
 #include "pieces.h"
 #include <bpf/bpf_tracing.h>
 
-enum { IPPROTO_FRAGMENT = 44 };
 enum { FRAGMENT = LAYOUT_FLAG_FRAGMENT, IPV6 = LAYOUT_FLAG_IPV6, IP = LAYOUT_FLAG_IP };
 
 struct arrived {
@@ -149,5 +148,3 @@ int BPF_PROG(flow_arrives, struct sk_buff *skb)
 		__sync_fetch_and_add(missed, 1);
 	return 0;
 }
-
-char LICENSE[] SEC("license") = "Dual BSD/GPL";

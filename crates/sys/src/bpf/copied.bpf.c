@@ -17,7 +17,7 @@
 #include "pieces.h"
 #include <bpf/bpf_tracing.h>
 
-enum { AF_PACKET = 17, SOCK_RAW = 3, PACKET_OUTGOING = 4 };
+enum { SOCK_RAW = 3, PACKET_OUTGOING = 4 };
 /* A tap's packet with a VLAN tag is copied in two pieces: this many bytes, and the rest. */
 enum { BEFORE_TAG = 12 };
 
@@ -100,5 +100,3 @@ int BPF_PROG(copied_read, const struct sk_buff *skb, int bytes)
 	count_read(&read, (u64)bytes * weight, reads, (u64)packets * reads);
 	return 0;
 }
-
-char LICENSE[] SEC("license") = "Dual BSD/GPL";

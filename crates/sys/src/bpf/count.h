@@ -12,8 +12,6 @@
  * A slot has a tag (0: free), key, label and sums. Only one CPU writes it, but another program may
  * interrupt the writer (fentry can be preempted, TCP and UDP share a table), hence the atomic claim
  * and sums.
- *
- * Define TABLE, the name of the program's table, before including this file.
  */
 #pragma once
 #include "machine.h"
@@ -36,21 +34,35 @@ AT_WORD(struct slot, label, LAYOUT_SLOT_LABEL);
 AT_WORD(struct slot, sum, LAYOUT_SLOT_SUM);
 SIZE_OF(struct slot, 8 * LAYOUT_SLOT_WORDS);
 
-/* The pair. User space sets the real size of its tables before loading. */
-struct {
-	__uint(type, BPF_MAP_TYPE_ARRAY_OF_MAPS);
-	__uint(max_entries, LAYOUT_HALVES);
-	__type(key, u32);
-	__array(values, struct {
-		__uint(type, BPF_MAP_TYPE_ARRAY);
-		__uint(max_entries, 1);
-		__uint(map_flags, BPF_F_MMAPABLE);
-		__uint(key_size, sizeof(u32));
-		__uint(value_size, sizeof(struct slot));
-	});
-} TABLE SEC(".maps");
+/* A pair, and how many slots each CPU has in each of its tables. */
+struct table {
+	void *pair;
+	u32 slots;
+};
 
-/* One entry: which table of each pair is in use, 0 or 1. Shared by all objects. */
+/*
+ * Defines a pair and NAME_table(). Each CPU has one in `share` of the usual slots. User space
+ * creates the pair, with the real size of its tables.
+ */
+#define TABLE(name, share) \
+	struct { \
+		__uint(type, BPF_MAP_TYPE_ARRAY_OF_MAPS); \
+		__uint(max_entries, LAYOUT_HALVES); \
+		__type(key, u32); \
+		__array(values, struct { \
+			__uint(type, BPF_MAP_TYPE_ARRAY); \
+			__uint(max_entries, 1); \
+			__uint(map_flags, BPF_F_MMAPABLE); \
+			__uint(key_size, sizeof(u32)); \
+			__uint(value_size, sizeof(struct slot)); \
+		}); \
+	} name SEC(".maps"); \
+	static __always_inline struct table name##_table(void) \
+	{ \
+		return (struct table){ &name, machine.slots / (share) }; \
+	}
+
+/* One entry: which table of each pair is in use, 0 or 1. */
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);
 	__uint(max_entries, 1);
@@ -99,26 +111,27 @@ static __always_inline bool same_key(const struct key *a, const struct key *b)
 }
 
 /*
- * The key's slot among `slots` of this CPU's, from `first` on; `slots` is a power of two. `*fresh`
- * is set if the slot is new and needs its label. NULL if there is no room.
+ * The key's slot in a table among `slots` of this CPU's, from `first` on; `slots` is a power of
+ * two. `*fresh` is set if the slot is new and needs its label. NULL if there is no room.
  */
-static __always_inline struct slot *slot_among(const struct key *key, u32 first, u32 slots, bool *fresh)
+static __always_inline struct slot *slot_among(struct table table, const struct key *key, u32 first, u32 slots,
+					       bool *fresh)
 {
 	u32 zero = 0, half = 0, cpu = bpf_get_smp_processor_id();
 	u64 *now = bpf_map_lookup_elem(&turn, &zero);
 	u64 tag = tag_of(key);
-	void *table;
+	void *slots_now;
 
 	*fresh = false;
 	if (now)
 		half = *(volatile u64 *)now & 1;
-	table = bpf_map_lookup_elem(&TABLE, &half);
-	if (!table || cpu >= machine.cpus)
+	slots_now = bpf_map_lookup_elem(table.pair, &half);
+	if (!slots_now || cpu >= machine.cpus)
 		return NULL;
 #pragma unroll
 	for (u32 i = 0; i < PROBES; i++) {
-		u32 index = cpu * machine.slots + first + ((tag + i) & (slots - 1));
-		struct slot *slot = bpf_map_lookup_elem(table, &index);
+		u32 index = cpu * table.slots + first + ((tag + i) & (slots - 1));
+		struct slot *slot = bpf_map_lookup_elem(slots_now, &index);
 
 		if (!slot)
 			return NULL;
@@ -134,9 +147,9 @@ static __always_inline struct slot *slot_among(const struct key *key, u32 first,
 }
 
 /* The same among all of this CPU's slots. Without room the event is counted as lost. */
-static __always_inline struct slot *slot_of(const struct key *key, bool *fresh)
+static __always_inline struct slot *slot_of(struct table table, const struct key *key, bool *fresh)
 {
-	struct slot *slot = slot_among(key, 0, machine.slots, fresh);
+	struct slot *slot = slot_among(table, key, 0, table.slots, fresh);
 
 	if (!slot)
 		count_lost();

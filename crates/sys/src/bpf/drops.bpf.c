@@ -16,11 +16,12 @@
  *
  * Decoded in drops.rs; its row is in docs/kernel.md.
  */
-#define TABLE drops
 #include "count.h"
 #include "pieces.h"
 #include "time.h"
 #include <bpf/bpf_tracing.h>
+
+TABLE(drops, 2)
 
 /* The kernel gives clients ports from here on (default of net.ipv4.ip_local_port_range). */
 enum { FIRST_OF_CLIENTS = 32768 };
@@ -97,15 +98,15 @@ static __always_inline struct owner owner_of(const struct sock *sk, bool loads)
  */
 static __always_inline struct slot *slot_of_drop(struct key *key, bool *fresh)
 {
-	u32 half = machine.slots / 2;
+	u32 half = drops_table().slots / 2;
 	struct slot *slot = NULL;
 
 	if (key->word[LAYOUT_DROP_PORT] & 0xffff)
-		slot = slot_among(key, 0, half, fresh);
+		slot = slot_among(drops_table(), key, 0, half, fresh);
 	if (slot)
 		return slot;
 	key->word[LAYOUT_DROP_PORT] &= ~0xffffull;
-	slot = slot_among(key, half, half, fresh);
+	slot = slot_among(drops_table(), key, half, half, fresh);
 	if (!slot)
 		count_lost();
 	return slot;
@@ -200,5 +201,3 @@ int drop(u64 *args)
 {
 	return count_drop((void *)args[0], args[1], 0, NULL, false);
 }
-
-char LICENSE[] SEC("license") = "Dual BSD/GPL";

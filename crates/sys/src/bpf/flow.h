@@ -39,7 +39,6 @@ struct tuple {
 };
 SIZE_OF(struct tuple, LAYOUT_SIZEOF_TUPLE);
 
-/* Shared by all objects, like the next two maps. */
 struct {
 	__uint(type, BPF_MAP_TYPE_LRU_HASH);
 	__uint(max_entries, LAYOUT_FLOWS_RECORDED);

@@ -129,5 +129,3 @@ int BPF_PROG(flow_enters, struct sk_buff *skb)
 		note(&flows_by_tuple, &flow, &origin);
 	return 0;
 }
-
-char LICENSE[] SEC("license") = "Dual BSD/GPL";

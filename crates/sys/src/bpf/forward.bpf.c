@@ -17,11 +17,12 @@
  *
  * Decoded in decode.rs; its row is in docs/kernel.md.
  */
-#define TABLE forwards
 #include "count.h"
 #include "kind.h"
 #include "napi.h"
 #include <bpf/bpf_tracing.h>
+
+TABLE(forwards, 2)
 
 struct arrival {
 	u64 skb;
@@ -48,7 +49,7 @@ struct {
 	__type(value, struct arrivals);
 } arrivals SEC(".maps");
 
-static __always_inline struct arrivals *this_cpu(void)
+static __always_inline struct arrivals *arrivals_of_cpu(void)
 {
 	u32 cpu = bpf_get_smp_processor_id();
 
@@ -67,7 +68,7 @@ static __always_inline u64 address_of(struct arrivals *here, const struct sk_buf
 	return *address;
 }
 
-static __always_inline struct arrival *place_of(struct arrivals *here, u64 skb)
+static __always_inline struct arrival *arrival_at(struct arrivals *here, u64 skb)
 {
 	return &here->by_skb[skb * 0x9e3779b97f4a7c15ull >> (64 - LAYOUT_ARRIVALS_BITS)];
 }
@@ -81,7 +82,7 @@ int BPF_PROG(forward_enters, struct sk_buff *skb)
 
 	if (!is_physical(dev))
 		return 0;
-	here = this_cpu();
+	here = arrivals_of_cpu();
 	if (!here)
 		return 0;
 	arrival.skb = address_of(here, skb);
@@ -91,7 +92,7 @@ int BPF_PROG(forward_enters, struct sk_buff *skb)
 	arrival.ifindex = dev->ifindex;
 	arrival.poll_cpu = skb->alloc_cpu;
 	here->last = arrival;
-	*place_of(here, arrival.skb) = arrival;
+	*arrival_at(here, arrival.skb) = arrival;
 	return 0;
 }
 
@@ -99,7 +100,7 @@ int BPF_PROG(forward_enters, struct sk_buff *skb)
  * The number of segments of this packet, and their bytes with all headers, as in
  * qdisc_pkt_len_init().
  */
-static __always_inline u32 pieces_of(const struct sk_buff *skb, u64 *bytes)
+static __always_inline u32 segments_of(const struct sk_buff *skb, u64 *bytes)
 {
 	struct skb_shared_info *shared;
 	u32 size, pieces, headers;
@@ -145,12 +146,12 @@ static __always_inline void count_forwarded(const struct sk_buff *skb, const str
 	} else {
 		key.word[LAYOUT_FORWARD_QUEUE_CPU] |= bpf_get_smp_processor_id();
 	}
-	slot = slot_of(&key, &fresh);
+	slot = slot_of(forwards_table(), &key, &fresh);
 	if (!slot)
 		return;
 	if (fresh)
 		bpf_probe_read_kernel(slot->label, sizeof(slot->label), &dev->name);
-	pieces = pieces_of(skb, &bytes);
+	pieces = segments_of(skb, &bytes);
 	add(slot, pieces, bytes);
 }
 
@@ -170,11 +171,11 @@ int BPF_PROG(forward_leaves, struct sk_buff *skb)
 	to_tun = !is_physical(dev);
 	if (to_tun && !is_tun(kind_of(dev)))
 		return 0;
-	here = this_cpu();
+	here = arrivals_of_cpu();
 	if (!here)
 		return 0;
 	address = address_of(here, skb);
-	from = place_of(here, address);
+	from = arrival_at(here, address);
 	if (from->skb == address) {
 		from->skb = 0;
 	} else if (!iif) {
@@ -187,5 +188,3 @@ int BPF_PROG(forward_leaves, struct sk_buff *skb)
 	count_forwarded(skb, from, dev, to_tun);
 	return 0;
 }
-
-char LICENSE[] SEC("license") = "Dual BSD/GPL";

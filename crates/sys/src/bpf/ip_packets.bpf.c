@@ -12,15 +12,14 @@
  *
  * Decoded in decode.rs; its row is in docs/kernel.md.
  */
-#define TABLE ip_packets
 #include "count.h"
 #include "kind.h"
 #include "pieces.h"
 #include <bpf/bpf_tracing.h>
 
+TABLE(ip_packets, 1)
+
 enum { ENTERED = LAYOUT_IP_ENTERED, TUNNELLED = LAYOUT_IP_TUNNELLED, LEFT = LAYOUT_IP_LEFT, SENT = LAYOUT_IP_SENT };
-/* GRE stands for all tunnels over IP. */
-enum { IPPROTO_FRAGMENT = 44, IPPROTO_GRE = 47 };
 
 /* What an IP packet carries, its payload in bytes, and whether it is a later fragment. */
 struct content {
@@ -36,7 +35,7 @@ static __always_inline u8 outer_protocol(u32 kind)
 		return IPPROTO_UDP;
 	if (kind == 'gre\0' || kind == 'gret' || kind == 'ersp' || kind == 'ip6g' || kind == 'ip6e' || kind == 'ipip' ||
 	    kind == 'sit\0' || kind == 'ip6t')
-		return IPPROTO_GRE;
+		return IPPROTO_GRE; /* For all tunnels over IP. */
 	return 0;
 }
 
@@ -111,7 +110,7 @@ static __always_inline void count_passage(const struct sk_buff *skb, u64 passage
 		if (dev->dev.parent)
 			key.word[LAYOUT_IP_PASSAGE_QUEUE] |= skb->queue_mapping;
 	}
-	slot = slot_of(&key, &fresh);
+	slot = slot_of(ip_packets_table(), &key, &fresh);
 	if (slot)
 		add(slot, packets, payload);
 }
@@ -149,5 +148,3 @@ int BPF_PROG(packet_leaves, struct sk_buff *skb)
 		count_passage(skb, LEFT, content.protocol, content.later ? 0 : pieces_of(skb), content.payload);
 	return 0;
 }
-
-char LICENSE[] SEC("license") = "Dual BSD/GPL";

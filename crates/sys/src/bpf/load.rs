@@ -1,5 +1,6 @@
-//! Loads and attaches the eBPF programs, one object per quantity. Explains why a hook cannot run.
+//! Loads and attaches the eBPF programs. Explains why a hook cannot run.
 
+use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::fs;
 use std::io::{self, Read};
@@ -7,190 +8,25 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 use std::path::Path;
 
 use libbpf_rs::{
-    Iter, Link, MapCore, MapHandle, Object, ObjectBuilder, OpenObject, ProgramMut, ProgramType,
+    Iter, Link, MapCore, MapHandle, Object, ObjectBuilder, OpenObject, PrintLevel, ProgramMut,
+    ProgramType,
 };
-use netsilo_model::snapshot::attribution::{Hook, OTHER_SOCKETS};
-use netsilo_model::snapshot::{drops, ip_packets, packet_sockets, runqueue};
+use netsilo_model::snapshot::attribution::Hook;
+use netsilo_model::snapshot::packet_sockets;
 
-use crate::bpf::{cgroup, layout};
+use crate::bpf::sources::{RESCHEDULES, SOFTIRQS, STAGES, Source};
+use crate::bpf::{cgroup, layout, stages};
 
-macro_rules! object {
-    ($name:literal) => {
-        include_bytes!(concat!(env!("OUT_DIR"), "/", $name, ".bpf.o.zst"))
-    };
-}
+/// All programs (`bpf/programs.c`): an ELF object, compressed by `build.rs`.
+const OBJECT: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/programs.o.zst"));
 
-/// One compiled `bpf/*.bpf.c`, and which of its programs to attach. The others are not loaded.
-pub(crate) struct Source {
-    /// An ELF object, compressed by `build.rs`.
-    object: &'static [u8],
-    programs: Vec<Program>,
-    /// Whether its table has half the usual number of slots.
-    pub(crate) half: bool,
-    /// Whether its programs mark reading threads, if [`READERS`] exists.
-    marks_readers: bool,
-}
-
-struct Program {
-    name: &'static str,
-    /// The name in [`Hook::quantity`].
-    quantity: &'static str,
-}
-
-/// The map of reading threads. `bpf/runqueue.bpf.c` creates it; the programs that count reads fill
-/// it.
+/// The map of reading threads. Exists with the programs of `bpf/runqueue.bpf.c`; the programs that
+/// count reads fill it.
 pub(crate) const READERS: &str = "readers";
 
-/// x86 has a tracepoint for each interrupt vector; other architectures have one pair for all.
-const IPI_PROGRAMS: &[&str] = if cfg!(any(target_arch = "x86_64", target_arch = "x86")) {
-    &[
-        "call_function_entry",
-        "call_function_exit",
-        "call_function_single_entry",
-        "call_function_single_exit",
-        "reschedule_entry",
-        "reschedule_exit",
-    ]
-} else {
-    &["ipi_entry", "ipi_exit"]
-};
-
-/// The programs at the start and the end of a reschedule IPI.
-const RESCHEDULE_PROGRAMS: [&str; 2] = if cfg!(any(target_arch = "x86_64", target_arch = "x86")) {
-    ["reschedule_entry", "reschedule_exit"]
-} else {
-    ["ipi_entry", "ipi_exit"]
-};
-
-impl Source {
-    pub(crate) fn polls() -> Self {
-        Self::new(object!("polls"), "napi polls", &["napi_poll"])
-    }
-
-    pub(crate) fn tcp() -> Self {
-        let programs = &["tcp_begins", "tcp_ends", "tcp_read"];
-        Self { marks_readers: true, ..Self::new(object!("tcp"), "tcp bytes", programs) }
-    }
-
-    pub(crate) fn copied() -> Self {
-        let source = Self::new(object!("copied"), OTHER_SOCKETS, &["copied_read"]);
-        Self { marks_readers: true, ..source }
-    }
-
-    /// The variants of `bpf/udp.bpf.c` in order of preference; the first that attaches completely
-    /// is used.
-    pub(crate) fn udp(only_tracepoints: bool) -> Vec<Self> {
-        let variant = |programs| Self {
-            marks_readers: true,
-            ..Self::new(object!("udp"), "udp bytes", programs)
-        };
-        let mut ladder = Vec::new();
-        if !only_tracepoints {
-            ladder.push(variant(&["udp_read", "udp_queued"]));
-        }
-        if !only_tracepoints && cfg!(any(target_arch = "x86_64", target_arch = "aarch64")) {
-            let kprobes = variant(&["udp_read_kprobe", "udp_queued_kprobe"]);
-            ladder.insert(if preemptible() { 0 } else { 1 }, kprobes);
-        }
-        ladder.push(variant(&["udp_read_length", "udp_arrives"]));
-        ladder.push(variant(&["udp_read_length"]));
-        ladder
-    }
-
-    pub(crate) fn flows() -> Self {
-        Self::new(object!("flows"), "flows behind veth", &["flow_enters"])
-    }
-
-    pub(crate) fn arrive() -> Self {
-        Self::new(object!("arrive"), "flows by rx queue", &["flow_arrives"])
-    }
-
-    /// The variants of `bpf/drops.bpf.c`, the newest kernel's first.
-    pub(crate) fn drops() -> Vec<Self> {
-        let variant = |program| Self {
-            half: true,
-            ..Self::new(object!("drops"), drops::QUANTITY, &[program])
-        };
-        vec![variant("drop_of_socket"), variant("drop_with_reason"), variant("drop")]
-    }
-
-    pub(crate) fn ip_packets() -> Self {
-        let programs = &["packet_enters", "packet_leaves"];
-        Self::new(object!("ip_packets"), ip_packets::QUANTITY, programs)
-    }
-
-    pub(crate) fn packet_sockets() -> Self {
-        Self::new(object!("packet_sockets"), packet_sockets::QUANTITY, &["packet_sockets"])
-    }
-
-    /// The variants of `bpf/time.bpf.c`: with the list of NAPIs that each CPU has to poll, and for
-    /// kernels that do not let a program read it.
-    pub(crate) fn time() -> [Self; 2] {
-        let variant = |programs| {
-            let mut source =
-                Self::new(object!("time"), "softirq time", &["softirq_entry", "softirq_exit"]);
-            source.add("hardirq time", programs);
-            source.add("ipi time", IPI_PROGRAMS);
-            source
-        };
-        [
-            variant(&["irq_handler_entry", "irq_handler_exit"]),
-            variant(&["irq_entry_only", "irq_exit_only", "net_rx_raised"]),
-        ]
-    }
-
-    pub(crate) fn forward() -> Self {
-        let programs = &["forward_enters", "forward_leaves"];
-        Self { half: true, ..Self::new(object!("forward"), "forwarded packets", programs) }
-    }
-
-    /// Needs the state that `time` keeps. `stages.rs` attaches it.
-    pub(crate) fn stages() -> Self {
-        Self::new(object!("stages"), "stages", &["tick"])
-    }
-
-    /// Needs the state that `time` keeps. The second variant does not report which wakeups found
-    /// the CPU idle.
-    pub(crate) fn wakeups() -> Vec<Self> {
-        let variant =
-            |program| Self { half: true, ..Self::new(object!("wakeups"), "wakeups", &[program]) };
-        vec![variant("waking"), variant("waking_only")]
-    }
-
-    pub(crate) fn runqueue() -> Self {
-        Self::new(object!("runqueue"), runqueue::QUANTITY, &["reader_wakes", "reader_runs"])
-    }
-
-    fn new(object: &'static [u8], quantity: &'static str, programs: &[&'static str]) -> Self {
-        let mut source = Self { object, programs: Vec::new(), half: false, marks_readers: false };
-        source.add(quantity, programs);
-        source
-    }
-
-    fn add(&mut self, quantity: &'static str, programs: &[&'static str]) {
-        self.programs.extend(programs.iter().map(|name| Program { name, quantity }));
-    }
-
-    /// All hooks, each refused for this reason.
-    pub(crate) fn refuse(&self, reason: &str) -> Vec<Hook> {
-        let refused = Some(reason.to_owned());
-        self.programs.iter().map(|program| self.hook(program, refused.clone())).collect()
-    }
-
-    fn names(&self) -> Vec<&'static str> {
-        self.programs.iter().map(|program| program.name).collect()
-    }
-
-    fn hook(&self, program: &Program, refused: Option<String>) -> Hook {
-        let section = open(self).ok().and_then(|object| section_of(&object, program.name));
-        let hook = section.unwrap_or_else(|| program.name.to_owned());
-        Hook { quantity: program.quantity.to_owned(), hook, refused }
-    }
-}
-
-/// What every object needs to be loaded.
+/// What programs need to be loaded.
 pub(crate) struct LoadContext {
-    /// Maps shared between programs and user space, by name.
+    /// Maps shared between loads and with user space, by name.
     pub(crate) maps: BTreeMap<&'static str, MapHandle>,
     /// Number of possible CPUs: the highest number + 1.
     pub(crate) cpus: u32,
@@ -203,184 +39,265 @@ pub(crate) struct LoadContext {
     pub(crate) quota_of_drops: u32,
 }
 
-/// A loaded object with the state of each of its hooks. Dropping it detaches the programs.
+/// Loaded programs with the state of each of their hooks. Dropping it detaches them.
 pub(crate) struct Loaded {
-    pub(crate) hooks: Vec<Hook>,
-    programs: Vec<&'static str>,
     /// Declared before `object`, because links must be dropped first.
-    links: Vec<Link>,
+    programs: Vec<Program>,
     object: Option<Object>,
 }
 
+/// A program that was to be loaded.
+struct Program {
+    name: &'static str,
+    hook: Hook,
+    needs_softirqs: bool,
+    /// Empty while it is not attached.
+    links: Vec<Link>,
+}
+
+/// Loads and attaches the programs of all sources that the kernel accepts. Usually that is one
+/// object. For sources whose programs are accepted but cannot be attached, their next variants are
+/// loaded as another one.
+pub(crate) fn load(mut sources: Vec<Source>, context: &mut LoadContext) -> Vec<Loaded> {
+    let mut all: Vec<Loaded> = Vec::new();
+    while !sources.is_empty() {
+        let mut loaded = Loaded::new(&mut sources, context);
+        loaded.attach_first(&mut sources, all.iter().any(Loaded::knows_softirqs));
+        let readers = loaded.map(READERS).filter(|_| loaded.runs("reader_runs"));
+        context.maps.extend(readers.map(|readers| (READERS, readers)));
+        all.push(loaded);
+    }
+    all
+}
+
+/// The hooks of all sources, each refused for this reason.
+pub(crate) fn refuse(sources: &[Source], reason: &str) -> Vec<Hook> {
+    let sections = open().map(|object| sections(&object)).unwrap_or_default();
+    let all = sources.iter().flat_map(|source| {
+        let listed =
+            if source.lists_refused { &source.variants[..] } else { &source.variants[..1] };
+        listed.iter().copied().flatten().map(|name| Program::new(source, name, &sections))
+    });
+    let refused = Some(reason.to_owned());
+    all.map(|program| Hook { refused: refused.clone(), ..program.hook }).collect()
+}
+
 impl Loaded {
-    /// Stands in for a source that is not loaded.
-    pub(crate) fn refused(source: &Source, reason: &str) -> Self {
-        nothing(source, reason)
+    /// Loads without attaching. One refused program makes the load of all fail. So each time, the
+    /// program that libbpf names is left out, or its source goes on to its next variant.
+    fn new(sources: &mut [Source], context: &LoadContext) -> Self {
+        let mut refused: BTreeMap<&str, String> = BTreeMap::new();
+        let mut names = BTreeMap::new();
+        let mut passed: Vec<Program> = Vec::new();
+        let object = loop {
+            let mut wanted = Vec::new();
+            let mut maps = Vec::new();
+            for source in &*sources {
+                let accepted = source.programs().iter().filter(|it| !refused.contains_key(**it));
+                let before = wanted.len();
+                wanted.extend(accepted.copied());
+                maps.extend(source.maps.iter().filter(|_| wanted.len() > before).copied());
+            }
+            let failed = match open() {
+                Ok(object) => {
+                    if names.is_empty() {
+                        names = sections(&object);
+                    }
+                    match try_load(object, &wanted, &maps, context) {
+                        Ok(object) => break Some(object),
+                        Err(failed) => failed,
+                    }
+                }
+                Err(reason) => Failed { culprit: None, reason },
+            };
+            let culprit = failed.culprit.unwrap_or_default();
+            let is_to_blame = |source: &Source, program: &str| {
+                program == culprit || source.maps.contains(&culprit.as_str())
+            };
+            let chosen = |source: &Source, program: &str| source.programs().contains(&program);
+            let source = sources
+                .iter_mut()
+                .find(|it| wanted.iter().any(|name| chosen(it, name) && is_to_blame(it, name)));
+            let Some(source) = source else {
+                refused.extend(wanted.iter().map(|name| (*name, failed.reason.clone())));
+                break None;
+            };
+            if source.variants.len() > 1 {
+                passed.extend(source.next_variant(&failed.reason, &names));
+            } else {
+                wanted.retain(|name| chosen(source, name) && is_to_blame(source, name));
+                refused.extend(wanted.iter().map(|name| (*name, failed.reason.clone())));
+            }
+        };
+        let mut programs = Vec::new();
+        for source in &*sources {
+            let is_own = |program: &mut Program| program.hook.quantity == source.quantity;
+            programs.extend(passed.extract_if(.., is_own));
+            for name in source.programs() {
+                let mut program = Program::new(source, name, &names);
+                program.hook.refused = refused.remove(name);
+                programs.push(program);
+            }
+        }
+        Self { programs, object }
     }
 
-    /// Whether this program is attached.
-    pub(crate) fn runs(&self, program: &str) -> bool {
-        let hooks = self.programs.iter().zip(&self.hooks);
-        hooks.into_iter().any(|(name, hook)| *name == program && hook.refused.is_none())
+    /// Attaches all. Returns in `sources` those of which a later variant is to be tried.
+    fn attach_first(&mut self, sources: &mut Vec<Source>, softirqs: bool) {
+        self.attach_with(|_| true, softirqs);
+        sources.retain_mut(|source| {
+            let own = |program: &Program| source.programs().contains(&program.name);
+            let failed = self.programs.iter().filter(|program| own(program));
+            let failed = failed.filter_map(|program| program.hook.refused.clone()).next();
+            let Some(reason) = failed.filter(|_| source.variants.len() > 1) else { return false };
+            self.programs.retain_mut(|program| {
+                let is_kept = !own(program) || source.lists_refused;
+                if own(program) {
+                    program.links.clear();
+                    program.hook.refused = Some(reason.clone());
+                }
+                is_kept
+            });
+            source.variants.remove(0);
+            true
+        });
+    }
+
+    /// Each hook, with the reason if it was refused.
+    pub(crate) fn hooks(&self) -> impl Iterator<Item = &Hook> {
+        self.programs.iter().map(|program| &program.hook)
+    }
+
+    /// Whether this program is accepted, and attached unless it is detached for now.
+    pub(crate) fn runs(&self, name: &str) -> bool {
+        self.programs.iter().any(|it| it.name == name && it.hook.refused.is_none())
+    }
+
+    /// Whether the programs that record which softirq runs are attached.
+    pub(crate) fn knows_softirqs(&self) -> bool {
+        SOFTIRQS.iter().all(|program| self.runs(program))
     }
 
     /// Whether reschedule IPIs are counted and timed.
     pub(crate) fn counts_reschedules(&self) -> bool {
-        RESCHEDULE_PROGRAMS.iter().all(|program| self.runs(program))
+        RESCHEDULES.iter().all(|program| self.runs(program))
     }
 
-    /// Whether it counts dropped packets.
-    pub(crate) fn counts_drops(&self) -> bool {
-        self.hooks.iter().any(|hook| hook.quantity == drops::QUANTITY)
-    }
-
-    /// Whether every hook is attached.
-    pub(crate) fn complete(&self) -> bool {
-        self.hooks.iter().all(|hook| hook.refused.is_none())
-    }
-
-    /// What the iterator that is attached prints; nothing if it was refused.
-    pub(crate) fn iterate(&self) -> io::Result<Vec<u8>> {
+    /// What an iterator prints; nothing if it was refused.
+    pub(crate) fn iterate(&self, name: &str) -> io::Result<Vec<u8>> {
         let mut bytes = Vec::new();
-        if let Some(link) = self.links.first() {
+        let program = self.programs.iter().find(|program| program.name == name);
+        if let Some(link) = program.and_then(|program| program.links.first()) {
             let mut iterator = Iter::new(link).map_err(io::Error::other)?;
             iterator.read_to_end(&mut bytes)?;
         }
         Ok(bytes)
     }
 
-    /// A map that the object created.
+    /// A map that was created for these programs.
     pub(crate) fn map(&self, name: &str) -> Option<MapHandle> {
         let map = self.object.iter().flat_map(Object::maps).find(|map| map.name() == name)?;
         MapHandle::try_from(&map).ok()
     }
 
-    /// Attaches each program that was not refused.
-    pub(crate) fn attach(&mut self) {
-        for (name, hook) in
-            self.programs.iter().zip(&mut self.hooks).filter(|(_, hook)| hook.refused.is_none())
-        {
-            let program = self
-                .object
-                .iter()
-                .flat_map(Object::progs_mut)
-                .find(|program| program.name() == *name);
-            match program.map(|program| attach(&program)) {
-                Some(Ok(link)) => self.links.push(link),
-                Some(Err(reason)) => hook.refused = Some(reason),
-                None => {}
+    /// Attaches each program of these quantities that was not refused and is not attached.
+    pub(crate) fn attach(&mut self, is_wanted: impl Fn(&str) -> bool) {
+        let softirqs = self.knows_softirqs();
+        self.attach_with(is_wanted, softirqs);
+    }
+
+    fn attach_with(&mut self, is_wanted: impl Fn(&str) -> bool, softirqs: bool) {
+        for at in 0..self.programs.len() {
+            let softirqs = softirqs || self.knows_softirqs();
+            let program = &mut self.programs[at];
+            if program.hook.refused.is_some()
+                || !program.links.is_empty()
+                || !is_wanted(&program.hook.quantity)
+            {
+                continue;
+            }
+            let mut loaded = self.object.iter().flat_map(Object::progs_mut);
+            let Some(loaded) = loaded.find(|it| it.name() == program.name) else { continue };
+            let attached = if program.needs_softirqs && !softirqs {
+                Err(NO_SOFTIRQS.to_owned())
+            } else {
+                attach(&loaded)
+            };
+            match attached {
+                Ok(links) => program.links = links,
+                Err(reason) => program.hook.refused = Some(reason),
             }
         }
     }
 
-    /// Whether any program is attached.
-    pub(crate) fn is_attached(&self) -> bool {
-        !self.links.is_empty()
+    /// Whether a program of this quantity is attached.
+    pub(crate) fn is_attached(&self, quantity: &str) -> bool {
+        self.programs.iter().any(|it| it.hook.quantity == quantity && !it.links.is_empty())
     }
 
-    /// Detaches all programs; they stay loaded in the kernel.
-    pub(crate) fn detach(&mut self) {
-        self.links.clear();
+    /// Detaches the programs of these quantities; they stay loaded in the kernel.
+    pub(crate) fn detach(&mut self, is_meant: impl Fn(&str) -> bool) {
+        let meant = self.programs.iter_mut().filter(|it| is_meant(&it.hook.quantity));
+        meant.for_each(|program| program.links.clear());
     }
 
     /// Events that our programs missed because they interrupted the same program on that CPU.
     pub(crate) fn missed(&self) -> u64 {
-        self.infos().map(|info| info.recursion_misses).sum()
+        let counts_events =
+            |quantity: &str| ![STAGES, packet_sockets::QUANTITY].contains(&quantity);
+        self.infos(counts_events).map(|info| info.recursion_misses).sum()
     }
 
     /// Nanoseconds that our programs ran, while the kernel kept statistics.
     pub(crate) fn run_ns(&self) -> u64 {
-        self.infos().map(|info| info.run_time_ns).sum()
+        self.infos(|_| true).map(|info| info.run_time_ns).sum()
     }
 
-    fn infos(&self) -> impl Iterator<Item = libbpf_sys::bpf_prog_info> {
+    fn infos(
+        &self,
+        is_meant: impl Fn(&str) -> bool,
+    ) -> impl Iterator<Item = libbpf_sys::bpf_prog_info> {
         let programs = self.object.iter().flat_map(Object::progs);
-        programs.filter(|program| program.autoload()).filter_map(|program| info(program.as_fd()))
+        programs.filter(|program| program.autoload()).filter_map(move |loaded| {
+            let known = self.programs.iter().find(|it| loaded.name() == it.name)?;
+            if is_meant(&known.hook.quantity) { info(loaded.as_fd()) } else { None }
+        })
     }
 }
 
-/// Loads and attaches those programs of a source that the kernel accepts.
-pub(crate) fn load(source: &Source, context: &LoadContext) -> Loaded {
-    match try_load(source, &source.names(), context) {
-        Ok(object) => attached(source, object, BTreeMap::new()),
-        Err(reason) if source.programs.len() == 1 => nothing(source, &reason),
-        Err(_) => load_accepted(source, context),
+const NO_SOFTIRQS: &str = "needs the softirq hooks, which are refused or not requested";
+
+impl Program {
+    fn new(source: &Source, name: &'static str, sections: &BTreeMap<String, String>) -> Self {
+        let hook = sections.get(name).cloned().unwrap_or_else(|| name.to_owned());
+        let hook = Hook { quantity: source.quantity.to_owned(), hook, refused: None };
+        Self { name, hook, needs_softirqs: source.needs_softirqs, links: Vec::new() }
     }
 }
 
-/// Loads all of a source's programs without attaching them.
-pub(crate) fn loaded_object(source: &Source, context: &LoadContext) -> Result<Object, String> {
-    try_load(source, &source.names(), context)
+impl Source {
+    /// Goes on to the next variant. Returns the programs of this one, if they are to be listed.
+    fn next_variant(&mut self, reason: &str, sections: &BTreeMap<String, String>) -> Vec<Program> {
+        let variant = self.variants.remove(0);
+        let listed = variant.iter().filter(|_| self.lists_refused);
+        let mut programs: Vec<_> = listed.map(|name| Program::new(self, name, sections)).collect();
+        programs.iter_mut().for_each(|it| it.hook.refused = Some(reason.to_owned()));
+        programs
+    }
 }
 
-/// Uses the first source that attaches completely. Earlier ones contribute only their reasons.
-pub(crate) fn load_first(ladder: &[Source], context: &LoadContext) -> Vec<Loaded> {
-    let mut tried = Vec::new();
-    for source in ladder {
-        match try_load(source, &source.names(), context) {
-            Ok(object) => {
-                let loaded = attached(source, object, BTreeMap::new());
-                if loaded.complete() {
-                    tried.push(loaded);
-                    break;
-                }
-                let reason = loaded.hooks.into_iter().find_map(|hook| hook.refused);
-                tried.push(nothing(source, &reason.unwrap_or_default()));
-            }
-            Err(reason) => tried.push(nothing(source, &reason)),
+/// Attaches a program to its hook; a program of cgroups to the root of cgroup v2, next to others;
+/// one of perf events to the clock of each CPU.
+fn attach(program: &ProgramMut<'_>) -> Result<Vec<Link>, String> {
+    let link = match program.prog_type() {
+        ProgramType::PerfEvent => return stages::attach_to_clocks(program),
+        ProgramType::CgroupSkb => {
+            let root = cgroup::root().ok_or("cgroup v2 is not mounted")?;
+            program.attach_cgroup(root.as_raw_fd())
         }
-    }
-    tried
-}
-
-fn attached(
-    source: &Source,
-    object: Object,
-    mut refused: BTreeMap<&'static str, String>,
-) -> Loaded {
-    let hooks = source
-        .programs
-        .iter()
-        .map(|program| source.hook(program, refused.remove(program.name)))
-        .collect();
-    let mut loaded =
-        Loaded { hooks, programs: source.names(), links: Vec::new(), object: Some(object) };
-    loaded.attach();
-    loaded
-}
-
-/// Attaches a program to its hook; a program of cgroups to the root of cgroup v2, next to others.
-fn attach(program: &ProgramMut<'_>) -> Result<Link, String> {
-    let link = if program.prog_type() == ProgramType::CgroupSkb {
-        let root = cgroup::root().ok_or("cgroup v2 is not mounted")?;
-        program.attach_cgroup(root.as_raw_fd())
-    } else {
-        program.attach()
+        _ => program.attach(),
     };
-    link.map_err(|error| reason(&error))
-}
-
-fn nothing(source: &Source, reason: &str) -> Loaded {
-    Loaded { hooks: source.refuse(reason), programs: Vec::new(), links: Vec::new(), object: None }
-}
-
-/// Loads the programs that the kernel accepts.
-///
-/// One refused program makes the load of its whole object fail. So each program is tried alone,
-/// then the accepted ones are loaded together.
-fn load_accepted(source: &Source, context: &LoadContext) -> Loaded {
-    let mut refused = BTreeMap::new();
-    for name in source.names() {
-        if let Err(reason) = try_load(source, &[name], context) {
-            refused.insert(name, reason);
-        }
-    }
-    let taken: Vec<_> =
-        source.names().into_iter().filter(|name| !refused.contains_key(name)).collect();
-    match try_load(source, &taken, context) {
-        Ok(object) => attached(source, object, refused),
-        Err(reason) => nothing(source, &reason),
-    }
+    link.map(|link| vec![link]).map_err(|error| reason(&error))
 }
 
 fn info(program: BorrowedFd<'_>) -> Option<libbpf_sys::bpf_prog_info> {
@@ -395,25 +312,56 @@ fn info(program: BorrowedFd<'_>) -> Option<libbpf_sys::bpf_prog_info> {
     (!failed).then_some(info)
 }
 
-fn open(source: &Source) -> Result<OpenObject, String> {
-    let object = zstd::decode_all(source.object)
-        .map_err(|error| format!("cannot unpack the program's object: {error}"))?;
+fn open() -> Result<OpenObject, String> {
+    let object = zstd::decode_all(OBJECT)
+        .map_err(|error| format!("cannot unpack the programs' object: {error}"))?;
     // libelf requires an alignment of 8
     let mut aligned = vec![0; object.len() + 8];
     let start = aligned.as_ptr().align_offset(8);
     let aligned = &mut aligned[start..start + object.len()];
     aligned.copy_from_slice(&object);
     let object = ObjectBuilder::default().open_memory(aligned);
-    object.map_err(|error| format!("cannot parse the program's object: {error}"))
+    object.map_err(|error| format!("cannot parse the programs' object: {error}"))
 }
 
-fn section_of(object: &OpenObject, name: &str) -> Option<String> {
-    let program = object.progs().find(|program| program.name() == name)?;
-    Some(program.section().to_string_lossy().into_owned())
+/// What each program is attached to, as its source says it.
+fn sections(object: &OpenObject) -> BTreeMap<String, String> {
+    let text = |text: &std::ffi::OsStr| text.to_string_lossy().into_owned();
+    let section = |section: String| match section.as_str() {
+        "perf_event" => "perf_event/cpu-clock".to_owned(),
+        _ => section,
+    };
+    object.progs().map(|it| (text(it.name()), section(text(it.section())))).collect()
 }
 
-fn try_load(source: &Source, programs: &[&str], context: &LoadContext) -> Result<Object, String> {
-    let mut object = open(source)?;
+/// Why programs were not loaded.
+struct Failed {
+    /// The program or map that was refused, if one is the cause.
+    culprit: Option<String>,
+    reason: String,
+}
+
+thread_local! {
+    /// The program or map that libbpf complained about last on this thread.
+    static CULPRIT: RefCell<Option<String>> = const { RefCell::new(None) };
+}
+
+/// Remembers which program or map a message of libbpf is about: `prog 'NAME': ...`.
+fn note_culprit(_: PrintLevel, message: String) {
+    let name = ["prog '", "map '"].iter().find_map(|kind| message.split_once(kind));
+    if let Some((name, _)) = name.and_then(|(_, rest)| rest.split_once('\'')) {
+        CULPRIT.with_borrow_mut(|culprit| *culprit = Some(name.to_owned()));
+    }
+}
+
+/// Loads these programs and creates these maps.
+fn try_load(
+    mut object: OpenObject,
+    programs: &[&str],
+    maps: &[&str],
+    context: &LoadContext,
+) -> Result<Object, Failed> {
+    let failed = |reason| Failed { culprit: None, reason };
     for mut program in object.progs_mut() {
         let wanted = programs.iter().any(|name| program.name() == *name);
         program.set_autoload(wanted);
@@ -422,25 +370,25 @@ fn try_load(source: &Source, programs: &[&str], context: &LoadContext) -> Result
         let name = map.name().to_string_lossy().into_owned();
         if let Some(shared) = context.maps.get(name.as_str()) {
             map.reuse_fd(shared.as_fd())
-                .map_err(|error| format!("map {name}: {}", reason(&error)))?;
-        } else if name == READERS && source.marks_readers {
-            map.set_autocreate(false).map_err(|error| reason(&error))?;
-        } else if name.ends_with(".rodata")
-            && let Some(constants) = map.initial_value_mut()
-        {
-            let slots = if source.half { context.slots / 2 } else { context.slots };
-            let marks = u32::from(context.maps.contains_key(READERS));
+                .map_err(|error| failed(format!("map {name}: {}", reason(&error))))?;
+        } else if name.ends_with(".rodata") {
+            let marks = maps.contains(&READERS) || context.maps.contains_key(READERS);
             let mut machine = [0; layout::MACHINE_WORDS];
             machine[layout::MACHINE_CPUS] = context.cpus;
-            machine[layout::MACHINE_SLOTS] = slots;
-            machine[layout::MACHINE_MARKS] = marks;
+            machine[layout::MACHINE_SLOTS] = context.slots;
+            machine[layout::MACHINE_MARKS] = u32::from(marks);
             machine[layout::MACHINE_QUOTA] = context.quota;
             machine[layout::MACHINE_DROPS] = context.quota_of_drops;
             let machine = machine.map(u32::to_ne_bytes).concat();
-            constants.iter_mut().zip(machine).for_each(|(to, from)| *to = from);
+            let constants = map.initial_value_mut().into_iter().flatten();
+            constants.zip(machine).for_each(|(to, from)| *to = from);
+        } else if !maps.contains(&name.as_str()) {
+            map.set_autocreate(false).map_err(|error| failed(reason(&error)))?;
         }
     }
-    object.load().map_err(|error| reason(&error))
+    CULPRIT.set(None);
+    libbpf_rs::set_print(Some((PrintLevel::Warn, note_culprit)));
+    object.load().map_err(|error| Failed { culprit: CULPRIT.take(), reason: reason(&error) })
 }
 
 /// Explains the kernel's refusal without errno numbers.
@@ -463,12 +411,6 @@ pub(crate) fn reason(error: &libbpf_rs::Error) -> String {
         }
     };
     format!("{words} [{text}]")
-}
-
-/// Whether the kernel itself is preemptible. debugfs shows `none voluntary (full) lazy`.
-fn preemptible() -> bool {
-    let models = fs::read_to_string("/sys/kernel/debug/sched/preempt").unwrap_or_default();
-    models.contains("(full)") || models.contains("(lazy)")
 }
 
 /// Whether CAP_SYS_ADMIN, or CAP_BPF and CAP_PERFMON (`include/uapi/linux/capability.h`), are

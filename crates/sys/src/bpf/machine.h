@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause) */
-/* What user space sets before loading: the only constants of an object. */
+/* What user space sets before loading: the only constants of the programs. */
 #pragma once
 #include "kernel.h"
 

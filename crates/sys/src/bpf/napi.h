@@ -10,7 +10,6 @@
 #pragma once
 #include "kernel.h"
 
-/* Shared by all objects. */
 struct {
 	__uint(type, BPF_MAP_TYPE_LRU_HASH);
 	__uint(max_entries, LAYOUT_VIRTUAL_NAPIS);

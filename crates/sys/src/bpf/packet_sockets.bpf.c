@@ -11,7 +11,6 @@
  */
 #include "kernel.h"
 
-enum { AF_PACKET = 17, AF_XDP = 44 };
 enum { RECV = LAYOUT_CAPTURE_RECV, RING = LAYOUT_CAPTURE_RING, XDP = LAYOUT_CAPTURE_XDP };
 
 struct packet_socket {
@@ -151,5 +150,3 @@ int packet_sockets(struct bpf_iter__task_file *context)
 	bpf_seq_write(context->meta->seq, &found, sizeof(found));
 	return 0;
 }
-
-char LICENSE[] SEC("license") = "Dual BSD/GPL";

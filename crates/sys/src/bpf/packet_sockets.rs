@@ -1,28 +1,21 @@
 //! Decodes what `bpf/packet_sockets.bpf.c` prints, and subtracts what was counted before.
 
 use std::collections::BTreeMap;
-use std::io;
 
 use netsilo_model::snapshot::packet_sockets::{CaptureKind, PacketSocket};
 use netsilo_model::snapshot::sockets::Holder;
 
 use crate::bpf::layout;
-use crate::bpf::load::Loaded;
 
-/// The iterator, and the counts of each socket (by inode) at the last read.
+/// The counts of each socket (by inode) at the last read.
+#[derive(Debug, Default)]
 pub(crate) struct PacketSockets {
-    pub(crate) iterator: Loaded,
     before: BTreeMap<u64, (u64, u64, i64)>,
 }
 
 impl PacketSockets {
-    pub(crate) fn new(iterator: Loaded) -> Self {
-        Self { iterator, before: BTreeMap::new() }
-    }
-
-    /// What each socket took and lost since the last read that did not fail.
-    pub(crate) fn read(&mut self) -> io::Result<Vec<PacketSocket>> {
-        let bytes = self.iterator.iterate()?;
+    /// What each socket took and lost since the last call, from what the iterator printed.
+    pub(crate) fn since(&mut self, bytes: &[u8]) -> Vec<PacketSocket> {
         let all: BTreeMap<u64, PacketSocket> =
             bytes.chunks_exact(layout::SIZEOF_PACKET_SOCKET).rev().filter_map(socket).collect();
         let counts =
@@ -36,7 +29,7 @@ impl PacketSockets {
             it.waiting -= waiting;
             it
         };
-        Ok(all.into_iter().map(since).collect())
+        all.into_iter().map(since).collect()
     }
 }
 

@@ -60,7 +60,7 @@ int BPF_PROG(napi_poll, struct napi_struct *napi, int work, int budget)
 	}
 	key.word[LAYOUT_POLL_NAPI_IFINDEX] = (u64)id << 32 | ifindex;
 	key.word[LAYOUT_POLL_NETNS] = netns;
-	slot = slot_of(&key, &fresh);
+	slot = slot_of(polls_table(), &key, &fresh);
 	if (!slot)
 		return 0;
 	if (fresh && dev) {
@@ -74,5 +74,3 @@ int BPF_PROG(napi_poll, struct napi_struct *napi, int work, int budget)
 	count_origin(time, napi, weight);
 	return 0;
 }
-
-char LICENSE[] SEC("license") = "Dual BSD/GPL";

@@ -1,12 +1,13 @@
 /* SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause) */
 /* Counts a read by consumer, CPU and queue. Shared by all programs that count reads. */
 #pragma once
-#define TABLE reads
 #include "count.h"
 #include "flow.h"
 #include "napi.h"
 #include "readers.h"
 #include "time.h"
+
+TABLE(reads, 1)
 
 enum protocol {
 	TCP = LAYOUT_PROTOCOL_TCP,
@@ -99,7 +100,7 @@ static __always_inline void label_reader(struct slot *slot)
 static __always_inline struct slot *slot_of_reader(struct key *key, bool *fresh)
 {
 	u32 half = machine.slots / 2;
-	struct slot *slot = slot_among(key, 0, half, fresh);
+	struct slot *slot = slot_among(reads_table(), key, 0, half, fresh);
 	u64 name[LAYOUT_LABEL_WORDS] = {};
 
 	if (slot)
@@ -109,7 +110,7 @@ static __always_inline struct slot *slot_of_reader(struct key *key, bool *fresh)
 	key->word[LAYOUT_READ_TGID_NETNS] &= ~0u;
 	key->word[LAYOUT_READ_TGID_NETNS] |= (name[0] * 0x9e3779b97f4a7c15ull ^ name[1] * 0xff51afd7ed558ccdull) >> 32 << 32;
 	key->word[LAYOUT_READ_KINDS] |= 1ull << LAYOUT_ALIKE_BIT;
-	slot = slot_among(key, half, half, fresh);
+	slot = slot_among(reads_table(), key, half, half, fresh);
 	if (!slot)
 		count_lost();
 	return slot;

@@ -91,5 +91,3 @@ int BPF_PROG(reader_runs, bool preempt, struct task_struct *prev, struct task_st
 		has_waited(waiting);
 	return 0;
 }
-
-char LICENSE[] SEC("license") = "Dual BSD/GPL";

@@ -4,10 +4,11 @@
  * their key; they hold no polls.
  */
 #pragma once
-#define TABLE polls
 #include "count.h"
 #include "napi.h"
 #include "time.h"
+
+TABLE(polls, 1)
 
 /* How it is known. */
 enum scheduled_by {
@@ -30,7 +31,7 @@ static __always_inline void count_scheduled(const struct napi_struct *napi, u64 
 	key.word[LAYOUT_POLL_NAPI_IFINDEX] = (u64)id << 32 | (u32)BPF_CORE_READ(dev, ifindex);
 	key.word[LAYOUT_POLL_NETNS] = BPF_CORE_READ(dev, nd_net.net, ns.inum);
 	key.word[LAYOUT_POLL_IRQ] = (u64)by << LAYOUT_IRQ_BY_BIT | (irq + 1);
-	slot = slot_of(&key, &fresh);
+	slot = slot_of(polls_table(), &key, &fresh);
 	if (!slot)
 		return;
 	if (fresh)

@@ -43,7 +43,7 @@ struct {
 	__type(value, u64);
 } samples_lost SEC(".maps");
 
-static __always_inline void count_lost(void)
+static __always_inline void count_lost_sample(void)
 {
 	u32 zero = 0;
 	u64 *lost = bpf_map_lookup_elem(&samples_lost, &zero);
@@ -67,7 +67,7 @@ int tick(void *ctx)
 		return 0;
 	stack = bpf_get_stackid(ctx, &stacks, 0);
 	if (stack < 0) {
-		count_lost();
+		count_lost_sample();
 		return 0;
 	}
 	where.cpu = bpf_get_smp_processor_id();
@@ -76,8 +76,6 @@ int tick(void *ctx)
 	if (count)
 		__sync_fetch_and_add(count, 1);
 	else if (bpf_map_update_elem(&samples, &where, &one, BPF_ANY))
-		count_lost();
+		count_lost_sample();
 	return 0;
 }
-
-char LICENSE[] SEC("license") = "Dual BSD/GPL";

@@ -4,100 +4,43 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::{fs, io};
 
-use libbpf_rs::{Link, MapCore, MapFlags, MapHandle, Object};
+use libbpf_rs::{Link, MapCore, MapFlags, MapHandle, ProgramMut};
 use netsilo_model::derive::stages::stage_of;
 use netsilo_model::machine::cpuset::{CpuId, CpuSet};
 use netsilo_model::parse::kallsyms;
-use netsilo_model::snapshot::attribution::Hook;
 use netsilo_model::snapshot::stage_samples::{ReceiveStage, StageSamples};
 
 use crate::bpf::layout;
-use crate::bpf::load::{LoadContext, Source, loaded_object, reason};
+use crate::bpf::load::{Loaded, reason};
 
 /// Not a divisor of the timer frequencies 100, 250 and 1000 Hz.
 const SAMPLES_PER_S: u32 = 499;
 
-/// The sampling program, attached unless paused.
-pub(crate) struct Sampler {
-    pub(crate) hook: Hook,
-    /// Declared before `object`, because links must be dropped first.
-    links: Vec<Link>,
-    object: Option<Object>,
+/// What the sampling program counts.
+pub(crate) struct Samples {
+    samples: MapHandle,
+    stacks: MapHandle,
+    lost: MapHandle,
 }
 
-impl Sampler {
-    /// Loads and attaches. On failure the hook contains the reason.
-    pub(crate) fn new(context: &LoadContext) -> Self {
-        let (object, refused) = match loaded_object(&Source::stages(), context) {
-            Ok(object) => (Some(object), None),
-            Err(reason) => (None, Some(reason)),
-        };
-        let mut sampler = Self::without(refused);
-        sampler.object = object;
-        sampler.attach();
-        sampler
-    }
-
-    /// A sampler with nothing loaded.
-    pub(crate) fn refused(reason: &str) -> Self {
-        Self::without(Some(reason.to_owned()))
-    }
-
-    fn without(refused: Option<String>) -> Self {
-        let hook = Hook {
-            quantity: "stages".to_owned(),
-            hook: "perf_event/cpu-clock".to_owned(),
-            refused,
-        };
-        Self { hook, links: Vec::new(), object: None }
-    }
-
-    /// Starts the clocks of all online CPUs.
-    pub(crate) fn attach(&mut self) {
-        let program = self.object.iter().flat_map(Object::progs_mut).next();
-        let Some(program) = program.filter(|_| self.hook.refused.is_none()) else { return };
-        let online = fs::read_to_string("/sys/devices/system/cpu/online").unwrap_or_default();
-        for cpu in CpuSet::parse_list(&online).unwrap_or_default().iter() {
-            let link = match clock(cpu) {
-                Ok(event) => program.attach_perf_event(event).map_err(|error| reason(&error)),
-                Err(error) => Err(format!(
-                    "no perf clock on cpu {cpu}: {error} (kernel.perf_event_paranoid?)"
-                )),
-            };
-            match link {
-                Ok(link) => self.links.push(link),
-                Err(reason) => self.hook.refused = Some(reason),
-            }
-        }
-    }
-
-    /// Stops the clocks.
-    pub(crate) fn detach(&mut self) {
-        self.links.clear();
+impl Samples {
+    /// Those of the programs that were loaded; `None` without the sampling program.
+    pub(crate) fn of(loaded: &Loaded) -> Option<Self> {
+        Some(Self {
+            samples: loaded.map("samples")?,
+            stacks: loaded.map("stacks")?,
+            lost: loaded.map("samples_lost")?,
+        })
     }
 
     /// The samples since the last call.
     pub(crate) fn read(&self) -> libbpf_rs::Result<StageSamples> {
-        let mut sampled = StageSamples {
-            per_s: SAMPLES_PER_S,
-            refused: self.hook.refused.clone(),
-            ..StageSamples::default()
-        };
-        let Some(object) = &self.object else { return Ok(sampled) };
-        let map = |name: &str| {
-            object.maps().find(|map| map.name() == name).map(|map| MapHandle::try_from(&map))
-        };
-        let (Some(samples), Some(stacks), Some(lost)) =
-            (map("samples"), map("stacks"), map("samples_lost"))
-        else {
-            return Ok(sampled);
-        };
-        let (stacks, lost) = (stacks?, lost?);
-        let counts = taken(&samples?)?;
+        let mut sampled = StageSamples { per_s: SAMPLES_PER_S, ..StageSamples::default() };
+        let counts = taken(&self.samples)?;
         let known: BTreeSet<u32> = counts.iter().map(|((_, stack), _)| *stack).collect();
         let stacks: BTreeMap<u32, Vec<u64>> =
-            known.into_iter().filter_map(|id| Some((id, addresses(&stacks, id)?))).collect();
-        sampled.lost = taken_lost(&lost)?;
+            known.into_iter().filter_map(|id| Some((id, addresses(&self.stacks, id)?))).collect();
+        sampled.lost = taken_lost(&self.lost)?;
         let stages = match stages(&stacks) {
             Ok(stages) => stages,
             Err(reason) => {
@@ -111,6 +54,18 @@ impl Sampler {
         }
         Ok(sampled)
     }
+}
+
+/// Attaches the sampling program to the clocks of all online CPUs.
+pub(crate) fn attach_to_clocks(program: &ProgramMut<'_>) -> Result<Vec<Link>, String> {
+    let online = fs::read_to_string("/sys/devices/system/cpu/online").unwrap_or_default();
+    let attach = |cpu| {
+        let event = clock(cpu).map_err(|error| {
+            format!("no perf clock on cpu {cpu}: {error} (kernel.perf_event_paranoid?)")
+        })?;
+        program.attach_perf_event(event).map_err(|error| reason(&error))
+    };
+    CpuSet::parse_list(&online).unwrap_or_default().iter().map(attach).collect()
 }
 
 /// Reads and removes the counts, by CPU and stack.

@@ -76,7 +76,7 @@ static __always_inline u64 taken_from(const struct sock *sk, const struct tcp_so
 	return tcp->bytes_received - unread - fin_taken;
 }
 
-static __always_inline void find_queue(const struct sock *sk, struct seen *seen, struct read *read)
+static __always_inline void queue_of_socket(const struct sock *sk, struct seen *seen, struct read *read)
 {
 	u16 mapping = sk->__sk_common.skc_rx_queue_mapping;
 	u32 napi_id = sk->sk_napi_id;
@@ -133,7 +133,7 @@ static __always_inline void count_taken(struct sock *sk, struct tcp_sock *tcp, s
 	} else if (!bytes) {
 		return;
 	}
-	find_queue(sk, seen, &read);
+	queue_of_socket(sk, seen, &read);
 	read.protocol_cpu = sk->__sk_common.skc_incoming_cpu;
 	read.netns = netns_of(sk);
 	/*
@@ -222,5 +222,3 @@ int BPF_PROG(tcp_ends, struct sock *sk, int before, int after)
 		end(sk);
 	return 0;
 }
-
-char LICENSE[] SEC("license") = "Dual BSD/GPL";

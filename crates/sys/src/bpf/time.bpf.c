@@ -267,7 +267,7 @@ int BPF_PROG(reschedule_exit)
 /* arm64 and others: one pair of hooks for all kinds of IPI, distinguished by a text. */
 enum ipi_kind { OTHER_IPI, CALL_FUNCTION, RESCHEDULE };
 
-static __always_inline enum ipi_kind kind_of(const char *reason)
+static __always_inline enum ipi_kind kind_of_ipi(const char *reason)
 {
 	char text[16] = "";
 
@@ -282,7 +282,7 @@ static __always_inline enum ipi_kind kind_of(const char *reason)
 SEC("tp_btf/ipi_entry")
 int BPF_PROG(ipi_entry, const char *reason)
 {
-	if (kind_of(reason) != OTHER_IPI)
+	if (kind_of_ipi(reason) != OTHER_IPI)
 		irq_begins();
 	return 0;
 }
@@ -290,7 +290,7 @@ int BPF_PROG(ipi_entry, const char *reason)
 SEC("tp_btf/ipi_exit")
 int BPF_PROG(ipi_exit, const char *reason)
 {
-	enum ipi_kind kind = kind_of(reason);
+	enum ipi_kind kind = kind_of_ipi(reason);
 
 	if (kind == CALL_FUNCTION)
 		ipi_ends();
@@ -298,5 +298,3 @@ int BPF_PROG(ipi_exit, const char *reason)
 		reschedule_ends();
 	return 0;
 }
-
-char LICENSE[] SEC("license") = "Dual BSD/GPL";

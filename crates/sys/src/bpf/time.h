@@ -47,7 +47,6 @@ AT_WORD(struct cpu_time, drops, LAYOUT_TIME_DROPS);
 AT_WORD(struct cpu_time, scheduled, LAYOUT_TIME_SCHEDULED);
 SIZE_OF(struct cpu_time, 8 * LAYOUT_TIME_WORDS);
 
-/* Shared by all objects that read it. */
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);
 	__uint(max_entries, 1); /* One for each CPU: set before loading. */

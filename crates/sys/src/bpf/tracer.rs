@@ -5,13 +5,15 @@
 
 use std::collections::BTreeMap;
 use std::fs;
+use std::io;
 use std::time::{Duration, Instant};
 
 use netsilo_model::machine::cpuset::CpuId;
 use netsilo_model::snapshot::attribution::{
     Attribution, AttributionSource, CountingCost, CpuTime, Hook, Sampling,
 };
-use netsilo_model::snapshot::packet_sockets;
+use netsilo_model::snapshot::stage_samples::StageSamples;
+use netsilo_model::snapshot::{drops, packet_sockets};
 
 use crate::bpf::cgroup::Cgroups;
 use crate::bpf::decode::{
@@ -20,12 +22,13 @@ use crate::bpf::decode::{
 };
 use crate::bpf::drops::DropNames;
 use crate::bpf::functions::Functions;
-use crate::bpf::load::{LoadContext, Loaded, READERS, Source, load, load_first, reason};
+use crate::bpf::load::{LoadContext, Loaded, load, reason, refuse};
 pub use crate::bpf::options::Options;
 use crate::bpf::own_cost::{self, Unlisted};
 use crate::bpf::packet_sockets::PacketSockets;
 use crate::bpf::runqueue::Waits;
-use crate::bpf::stages::Sampler;
+use crate::bpf::sources::{FLOWS, STAGES, Source};
+use crate::bpf::stages::Samples;
 use crate::bpf::tables::Tables;
 use crate::files::root::Root;
 
@@ -40,16 +43,11 @@ pub struct Tracer {
     tables: Option<Tables>,
     context: Option<LoadContext>,
     loaded: Vec<Loaded>,
-    sampler: Option<Sampler>,
-    /// The program that finds the queue behind a veth; `None` until this machine has a veth.
-    flows: Option<Loaded>,
-    /// The iterator over packet sockets, if [`Options::packet_sockets`] is set.
-    packet_sockets: Option<PacketSockets>,
-    /// Whether the program that counts forwarded packets is loaded.
-    forward: bool,
-    /// Whether the program that counts reads of MPTCP, SCTP, raw and packet sockets is
-    /// loaded.
-    copied: bool,
+    /// What the sampling program counts, if [`Options::stages`] is set and it was accepted.
+    samples: Option<Samples>,
+    packet_sockets: PacketSockets,
+    /// Which programs that few machines need were loaded.
+    late: Late,
     /// Whether packets left through a tun or tap, in any network namespace.
     sends_to_tun: bool,
     /// Every hook with its reason, if nothing could be loaded.
@@ -69,6 +67,17 @@ pub struct Tracer {
     in_pause: Option<Attribution>,
 }
 
+/// The programs that are loaded once this machine needs them.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+struct Late {
+    /// The one that finds the queue behind a veth (`bpf/flows.bpf.c`).
+    flows: bool,
+    /// Those that count forwarded packets.
+    forward: bool,
+    /// The one that counts reads of MPTCP, SCTP, raw and packet sockets, and of taps.
+    copied: bool,
+}
+
 /// Monotonic sums at the last read.
 #[derive(Default)]
 struct Before {
@@ -84,27 +93,23 @@ impl Tracer {
     /// Attaches every hook that the kernel allows. For the others, [`Attribution::hooks`] has the
     /// reason.
     pub fn attach(options: Options) -> Self {
-        libbpf_rs::set_print(None); // hooks report the reasons
-        let (tables, mut context, refused) = match Tables::new(options) {
+        let mut late =
+            Late { flows: has_virtual_netdev() && options.containers, ..Late::default() };
+        late.add_needed(options, false);
+        let mut sources = Source::all(options);
+        sources.extend(late.sources());
+        let (tables, context, refused) = match Tables::new(options) {
             Ok((tables, context)) => (Some(tables), Some(context), Vec::new()),
-            Err(error) => (None, None, refuse(options, &reason(&error))),
+            Err(error) => (None, None, refuse(&sources, &reason(&error))),
         };
-        let loaded = context.as_mut().map_or(Vec::new(), |context| load_all(options, context));
-        let sampler = options.stages.then(|| match &context {
-            Some(context) if knows_softirqs(&loaded) => Sampler::new(context),
-            Some(_) => Sampler::refused(NO_SOFTIRQS),
-            None => Sampler::refused("there are no eBPF tables"),
-        });
         let mut tracer = Self {
             options,
             tables,
             context,
-            loaded,
-            sampler,
-            flows: None,
-            packet_sockets: None,
-            forward: false,
-            copied: false,
+            loaded: Vec::new(),
+            samples: None,
+            packet_sockets: PacketSockets::default(),
+            late,
             sends_to_tun: false,
             refused,
             cgroups: Cgroups::new(),
@@ -117,16 +122,16 @@ impl Tracer {
             drops_since: None,
             in_pause: None,
         };
-        if options.packet_sockets {
-            let iterator = tracer.load_later(&Source::packet_sockets());
-            tracer.packet_sockets = iterator.map(PacketSockets::new);
-        }
-        if has_virtual_netdev() {
-            tracer.load_flows();
-        }
-        tracer.load_as_needed();
+        tracer.load(sources);
+        tracer.samples = tracer.loaded.iter().find_map(Samples::of);
         tracer.start();
         tracer
+    }
+
+    fn load(&mut self, sources: Vec<Source>) {
+        if let Some(context) = &mut self.context {
+            self.loaded.extend(load(sources, context));
+        }
     }
 
     /// Starts a window. Drops the counts from the time in which the hooks were attached one by one.
@@ -138,7 +143,7 @@ impl Tracer {
     }
 
     fn counts_drops(&self) -> bool {
-        self.loaded.iter().any(|loaded| loaded.counts_drops() && loaded.is_attached())
+        self.loaded.iter().any(|loaded| loaded.is_attached(drops::QUANTITY))
     }
 
     /// Drops all counts, so that the next read has only those from now on.
@@ -146,37 +151,20 @@ impl Tracer {
         self.count().map(drop)
     }
 
-    /// Loads `bpf/flows.bpf.c`.
-    fn load_flows(&mut self) {
-        if self.options.containers && self.flows.is_none() {
-            self.flows = self.load_later(&Source::flows());
+    /// Loads the programs that this machine needs by now.
+    fn load_needed(&mut self, flows: bool) {
+        let before = self.late;
+        self.late.flows |= flows && self.options.containers;
+        self.late.add_needed(self.options, self.sends_to_tun);
+        let new = self.late.without(before);
+        if new == Late::default() {
+            return;
         }
-    }
-
-    /// Loads the programs that few machines need.
-    fn load_as_needed(&mut self) {
-        if self.options.forwarding && !self.forward && may_forward() {
-            self.forward = true;
-            let loaded = self.load_later(&Source::forward());
-            self.loaded.extend(loaded);
-        }
-        let is_needed = || {
-            let taps = self.sends_to_tun || are_taps_here(&Root::live());
-            self.options.ip_packets || taps || uses_mptcp_or_sctp()
-        };
-        if !self.copied && is_needed() {
-            self.copied = true;
-            let loaded = self.load_later(&Source::copied());
-            self.loaded.extend(loaded);
-        }
-    }
-
-    fn load_later(&self, source: &Source) -> Option<Loaded> {
-        let mut loaded = load(source, self.context.as_ref()?);
+        let first = self.loaded.len();
+        self.load(new.sources());
         if self.since.is_none() {
-            loaded.detach();
+            self.loaded[first..].iter_mut().for_each(|loaded| loaded.detach(|_| true));
         }
-        Some(loaded)
     }
 
     /// Attaches the program that records flows while a consumer needs it. Without sampling it is
@@ -184,33 +172,24 @@ impl Tracer {
     fn attach_flows(&mut self) {
         let is_exact = self.options.examined_per_s.is_none();
         let needed = is_exact || self.tables.as_ref().is_some_and(Tables::records_flows);
-        match &mut self.flows {
-            Some(flows) if needed && !flows.is_attached() => flows.attach(),
-            Some(flows) if !needed => flows.detach(),
-            _ => {}
+        let is_flows = |quantity: &str| quantity == FLOWS;
+        for loaded in &mut self.loaded {
+            if needed { loaded.attach(is_flows) } else { loaded.detach(is_flows) }
         }
-    }
-
-    /// All loaded objects.
-    fn objects(&self) -> impl Iterator<Item = &Loaded> {
-        let packet_sockets = self.packet_sockets.iter().map(|it| &it.iterator);
-        self.loaded.iter().chain(&self.flows).chain(packet_sockets)
     }
 
     /// Each hook, with the reason if it was refused.
     pub fn hooks(&self) -> Vec<Hook> {
-        let loaded = self.objects().flat_map(|loaded| &loaded.hooks);
-        let sampler = self.sampler.iter().map(|sampler| &sampler.hook);
-        loaded.chain(&self.refused).chain(sampler).cloned().collect()
+        self.loaded.iter().flat_map(Loaded::hooks).chain(&self.refused).cloned().collect()
     }
 
     /// Detaches the programs, so that tracing costs nothing. They stay loaded and their counts can
     /// still be read. Dropped packets are counted further, so that no burst between two windows is
     /// missed.
     pub fn pause(&mut self) {
-        self.sampler.iter_mut().for_each(Sampler::detach);
-        let pausing = self.loaded.iter_mut().filter(|loaded| !loaded.counts_drops());
-        pausing.chain(&mut self.flows).for_each(Loaded::detach);
+        let counts_always = [drops::QUANTITY, packet_sockets::QUANTITY];
+        let pauses = |quantity: &str| !counts_always.contains(&quantity);
+        self.loaded.iter_mut().for_each(|loaded| loaded.detach(pauses));
         self.attached += self.since.take().map_or(Duration::ZERO, |since| since.elapsed());
         self.windowed = true;
     }
@@ -225,10 +204,8 @@ impl Tracer {
         if let Some(tables) = &self.tables {
             tables.begin_window();
         }
-        let detached = self.loaded.iter_mut().filter(|loaded| !loaded.is_attached());
-        detached.for_each(Loaded::attach);
+        self.loaded.iter_mut().for_each(|loaded| loaded.attach(|quantity| quantity != FLOWS));
         self.attach_flows();
-        self.sampler.iter_mut().for_each(Sampler::attach);
         self.since = Some(Instant::now());
         self.drops_since = self.drops_since.or(self.since).filter(|_| self.counts_drops());
         // If this fails, the next read fails too and reports the error.
@@ -241,13 +218,11 @@ impl Tracer {
     /// Read before you pause: hooks are detached one by one, and the remaining ones keep counting.
     pub fn read(&mut self) -> Result<Attribution, ReadError> {
         let attribution = self.count()?;
-        if self.tables.as_mut().is_some_and(Tables::renew_demand) {
-            self.load_flows();
-        }
+        let asks_for_flows = self.tables.as_mut().is_some_and(Tables::renew_demand);
+        self.load_needed(asks_for_flows);
         if self.since.is_some() {
             self.attach_flows();
         }
-        self.load_as_needed();
         Ok(attribution)
     }
 
@@ -286,8 +261,7 @@ impl Tracer {
             self.before.sampling = sampling;
             wakeups_of_any = wakeups_seen - self.before.wakeups_seen;
             self.before.wakeups_seen = wakeups_seen;
-            let lost = tables.lost()?
-                + self.loaded.iter().chain(&self.flows).map(Loaded::missed).sum::<u64>();
+            let lost = tables.lost()? + self.loaded.iter().map(Loaded::missed).sum::<u64>();
             // If the count of a program cannot be read, it is 0.
             attribution.lost_events = lost.saturating_sub(self.before.lost);
             self.before.lost = lost;
@@ -299,9 +273,12 @@ impl Tracer {
             attribution.forwarded = forwarded(forwards);
             attribution.drops =
                 self.names.drops(tables.drops.drain(full), &self.cgroups, &mut self.functions);
-            if let Some(sockets) = &mut self.packet_sockets {
-                match sockets.read() {
-                    Ok(read) => attribution.packet_sockets = read,
+            if self.options.packet_sockets {
+                let mut printed = self.loaded.iter().map(|it| it.iterate("packet_sockets"));
+                match printed.by_ref().collect::<io::Result<Vec<_>>>() {
+                    Ok(bytes) => {
+                        attribution.packet_sockets = self.packet_sockets.since(&bytes.concat());
+                    }
                     Err(error) => {
                         let own = |it: &&mut Hook| it.quantity == packet_sockets::QUANTITY;
                         let hooks = attribution.hooks.iter_mut().filter(own);
@@ -315,7 +292,7 @@ impl Tracer {
             }
             attribution.runqueue_latency = tables.waits.as_mut().map(Waits::drain);
         }
-        attribution.stages = self.sampler.as_ref().map(Sampler::read).transpose()?;
+        attribution.stages = self.stages()?;
         attribution.drops_elapsed = self.drops_since.map_or(Duration::ZERO, |since| end - since);
         self.drops_since = self.drops_since.map(|_| end);
         attribution.cost = Some(self.cost(&attribution, wakeups_of_any));
@@ -334,16 +311,28 @@ impl Tracer {
         Ok(attribution)
     }
 
+    /// The stacks that were sampled since the last call; `None` unless [`Options::stages`] is set.
+    fn stages(&self) -> libbpf_rs::Result<Option<StageSamples>> {
+        if !self.options.stages {
+            return Ok(None);
+        }
+        let sampled = self.samples.as_ref().map(Samples::read).transpose()?;
+        let mut sampled = sampled.unwrap_or_default();
+        let hook = self.hooks().into_iter().find(|hook| hook.quantity == STAGES);
+        sampled.refused = hook.and_then(|hook| hook.refused).or(sampled.refused);
+        Ok(Some(sampled))
+    }
+
     /// The CPU time of the programs since the last call.
     fn cost(&mut self, attribution: &Attribution, wakeups: u64) -> CountingCost {
         if own_cost::is_measured() {
-            let run_ns = self.objects().map(Loaded::run_ns).sum::<u64>();
+            let run_ns = self.loaded.iter().map(Loaded::run_ns).sum::<u64>();
             let ns = run_ns.saturating_sub(std::mem::replace(&mut self.before.run_ns, run_ns));
             return CountingCost { ns, measured: true };
         }
-        let flows = u64::from(self.flows.as_ref().is_some_and(Loaded::is_attached));
+        let flows = u64::from(self.loaded.iter().any(|loaded| loaded.is_attached(FLOWS)));
         let runs = |program| u64::from(self.loaded.iter().any(|loaded| loaded.runs(program)));
-        let packet_programs = flows + 2 * u64::from(self.forward);
+        let packet_programs = flows + 2 * u64::from(self.late.forward);
         // sock_recv_length and skb_copy_datagram_iovec are called for each read of any socket.
         // Recording the queue of each datagram, examined or not, takes as much as four calls
         // (evidence/performance.md).
@@ -353,63 +342,31 @@ impl Tracer {
     }
 }
 
-fn load_all(options: Options, context: &mut LoadContext) -> Vec<Loaded> {
-    let mut loaded = Vec::new();
-    if options.runqueue {
-        let runqueue = load(&Source::runqueue(), context);
-        // This is first, because the programs loaded below mark readers in its map.
-        context.maps.extend(
-            runqueue.map(READERS).filter(|_| runqueue.complete()).map(|readers| (READERS, readers)),
-        );
-        loaded.push(runqueue);
+impl Late {
+    /// Adds those that this machine needs now, except `flows`, which a reader asks for.
+    fn add_needed(&mut self, options: Options, sends_to_tun: bool) {
+        self.forward = self.forward || options.forwarding && may_forward();
+        self.copied = self.copied
+            || options.ip_packets
+            || sends_to_tun
+            || are_taps_here(&Root::live())
+            || uses_mptcp_or_sctp();
     }
-    loaded.extend([load(&Source::polls(), context), load(&Source::tcp(), context)]);
-    loaded.extend(load_first(&Source::udp(options.only_tracepoints), context));
-    if options.time {
-        let [with_list, without] = Source::time();
-        let with_list = (!options.only_tracepoints).then(|| load(&with_list, context));
-        let time = with_list.filter(|it| it.runs("irq_handler_exit"));
-        loaded.push(time.unwrap_or_else(|| load(&without, context)));
-        let wakeups = Source::wakeups();
-        if knows_softirqs(&loaded) {
-            loaded.extend(load_first(&wakeups, context));
-        } else {
-            loaded.extend(wakeups.first().map(|all| Loaded::refused(all, NO_SOFTIRQS)));
+
+    fn without(self, before: Self) -> Self {
+        Self {
+            flows: self.flows && !before.flows,
+            forward: self.forward && !before.forward,
+            copied: self.copied && !before.copied,
         }
     }
-    if options.arrivals {
-        loaded.push(load(&Source::arrive(), context));
-    }
-    if options.ip_packets {
-        loaded.push(load(&Source::ip_packets(), context));
-    }
-    if options.drops {
-        // An older kernel's variant tells less, but counts the same packets.
-        loaded.extend(load_first(&Source::drops(), context).pop());
-    }
-    loaded
-}
 
-const NO_SOFTIRQS: &str = "needs the softirq hooks, which are refused or not requested";
-
-/// Whether both softirq hooks are attached. They record which softirq each CPU is running.
-fn knows_softirqs(loaded: &[Loaded]) -> bool {
-    ["softirq_entry", "softirq_exit"]
-        .iter()
-        .all(|hook| loaded.iter().any(|loaded| loaded.runs(hook)))
-}
-
-/// All hooks, refused for this reason, when the tables cannot be created.
-fn refuse(options: Options, reason: &str) -> Vec<Hook> {
-    let [time, _] = Source::time();
-    let mut sources = vec![Source::polls(), Source::tcp(), time];
-    sources.extend(Source::wakeups());
-    sources.extend(Source::udp(options.only_tracepoints));
-    sources.extend(options.runqueue.then(Source::runqueue));
-    sources.extend(options.drops.then(Source::drops).and_then(|mut all| all.pop()));
-    sources.extend(options.ip_packets.then(Source::ip_packets));
-    sources.extend(options.packet_sockets.then(Source::packet_sockets));
-    sources.iter().flat_map(|source| source.refuse(reason)).collect()
+    fn sources(self) -> Vec<Source> {
+        let flows = self.flows.then(Source::flows);
+        let forward = self.forward.then(Source::forward);
+        let copied = self.copied.then(Source::copied);
+        [flows, forward, copied].into_iter().flatten().collect()
+    }
 }
 
 /// Whether data may arrive through a device without hardware (veth, bridge, tunnel), where the NAPI

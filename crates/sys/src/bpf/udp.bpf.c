@@ -112,7 +112,7 @@ static __always_inline void count_member(const struct datagram *datagram, u64 by
 	key.word[LAYOUT_READ_TGID_NETNS] = bpf_get_current_pid_tgid() >> 32 << 32 | datagram->netns;
 	key.word[LAYOUT_MEMBER_GROUP_PORT] = (u64)BPF_CORE_READ(group, num_socks) << 32 | datagram->port;
 	key.word[LAYOUT_READ_KINDS] = LAYOUT_PROTOCOL_MEMBER << LAYOUT_PROTOCOL_BIT;
-	slot = slot_among(&key, 0, machine.slots / 2, &fresh);
+	slot = slot_among(reads_table(), &key, 0, machine.slots / 2, &fresh);
 	if (!slot) {
 		count_lost();
 		return;
@@ -122,7 +122,7 @@ static __always_inline void count_member(const struct datagram *datagram, u64 by
 	add(slot, bytes, reads);
 }
 
-static __always_inline void find_origin(const struct datagram *datagram, struct read *read)
+static __always_inline void origin_of_datagram(const struct datagram *datagram, struct read *read)
 {
 	read->poll_cpu = -1;
 	find_queue(&datagram->packet, read);
@@ -167,7 +167,7 @@ int BPF_PROG(udp_read, struct sock *sk, struct sk_buff *skb, int bytes)
 	if (!reads)
 		return 0;
 	FILL_DATAGRAM(&datagram, sk, skb, DIRECTLY);
-	find_origin(&datagram, &read);
+	origin_of_datagram(&datagram, &read);
 	count_datagram(&datagram, &read, bytes, reads);
 	return 0;
 }
@@ -191,7 +191,7 @@ int BPF_KPROBE(udp_read_kprobe, struct sock *sk, struct sk_buff *skb, int bytes)
 	if (!reads)
 		return 0;
 	FILL_DATAGRAM(&datagram, sk, skb, BPF_CORE_READ);
-	find_origin(&datagram, &read);
+	origin_of_datagram(&datagram, &read);
 	count_datagram(&datagram, &read, bytes, reads);
 	return 0;
 }
@@ -281,7 +281,7 @@ static __always_inline void record(struct unread *unread, const struct sock *sk,
 	struct read origin = {};
 
 	FILL_DATAGRAM(&datagram, sk, skb, DIRECTLY);
-	find_origin(&datagram, &origin);
+	origin_of_datagram(&datagram, &origin);
 	unread->origin = origin;
 	unread->pieces = datagram.pieces;
 	barrier(); /* A reader that sees `reads` sees the rest. */
@@ -311,7 +311,7 @@ static __always_inline void guess_origin(struct datagram *datagram, const struct
 	datagram->packet.queue = mapping == NO_QUEUE_MAPPING ? 0 : mapping + 1;
 	datagram->packet.hash = sk->__sk_common.skc_rxhash;
 	datagram->packet.iif = is_bound_to_loopback(sk) ? LOOPBACK_IFINDEX : sk->sk_rx_dst_ifindex;
-	find_origin(datagram, read);
+	origin_of_datagram(datagram, read);
 	read->protocol_cpu = datagram->incoming_cpu;
 	read->approximate = true;
 }
@@ -379,5 +379,3 @@ int BPF_PROG(udp_read_length, struct sock *sk, int bytes, int flags)
 		record(&queue->first, sk, first, reads);
 	return 0;
 }
-
-char LICENSE[] SEC("license") = "Dual BSD/GPL";

@@ -14,10 +14,11 @@
  *
  * Decoded in decode.rs; its row is in docs/kernel.md.
  */
-#define TABLE wakeups
 #include "count.h"
 #include "time.h"
 #include <bpf/bpf_tracing.h>
+
+TABLE(wakeups, 2)
 
 /*
  * Absent if the kernel's BTF has no per-CPU variables (pahole before 1.18). If the BTF has it but
@@ -80,7 +81,7 @@ static __always_inline int count_waking(struct task_struct *sleeper, bool knows_
 		key.word[LAYOUT_WAKEUP_IRQ] = time->irq;
 		key.word[LAYOUT_WAKEUP_NAPI_IFINDEX] = napi_of_thread(sleeper);
 	}
-	slot = slot_of(&key, &fresh);
+	slot = slot_of(wakeups_table(), &key, &fresh);
 	if (!slot)
 		return 0;
 	add(slot, weight, state == IDLE ? weight : 0);
@@ -100,5 +101,3 @@ int BPF_PROG(waking_only, struct task_struct *sleeper)
 {
 	return count_waking(sleeper, false);
 }
-
-char LICENSE[] SEC("license") = "Dual BSD/GPL";

@@ -3,7 +3,7 @@
 #pragma once
 #include "kernel.h"
 
-/* One entry: the number of attachments so far. Shared by all objects that read it. */
+/* One entry: the number of attachments so far. */
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);
 	__uint(max_entries, 1);
