@@ -64,6 +64,9 @@ struct Machine {
     /// Architecture of the guest
     #[arg(long, value_enum, default_value_t)]
     arch: Arch,
+    /// Sends the DMA of PCI devices through an emulated IOMMU
+    #[arg(long)]
+    iommu: bool,
     /// Network cards, eth0 first: MODEL or MODEL@NODE, for example igb@1
     #[arg(
         long = "nic",
@@ -97,6 +100,7 @@ impl Machine {
         Spec {
             kernel: self.kernel,
             arch: self.arch,
+            iommu: self.iommu,
             cpus: self.cpus,
             nics: self.nics.iter().map(|nic| Nic { queues: self.queues, ..*nic }).collect(),
             memory_mib: self.memory,

@@ -88,6 +88,11 @@ pub(crate) fn arguments(
     if spec.init == Init::Systemd {
         ours.push(SYSTEMD_ARGS.to_owned());
     }
+    if spec.iommu {
+        // Before the devices behind it.
+        line.add("-device", "intel-iommu,intremap=off");
+        ours.push("intel_iommu=on".to_owned());
+    }
     line.add("-append", [ours.as_slice(), spec.kernel_args.as_slice()].concat().join(" "));
     line.add("-device", "virtio-serial-pci").add("-chardev", "socket,id=lab,fd=0");
     line.add("-device", "virtserialport,chardev=lab,name=lab");

@@ -12,6 +12,8 @@ pub struct Spec {
     pub kernel: Kernel,
     /// Architecture of the guest.
     pub arch: Arch,
+    /// Whether the DMA of PCI devices goes through an emulated IOMMU of Intel's.
+    pub iommu: bool,
     /// Logical CPUs, an even number from 2 to 32: two sockets, each a NUMA node with one L3. If the
     /// number per socket is even, each core has two threads (amd64), or two cores are a cluster
     /// (arm64).
@@ -37,6 +39,7 @@ impl Default for Spec {
         Self {
             kernel: Kernel::default(),
             arch: Arch::default(),
+            iommu: false,
             cpus: 8,
             nics: vec![Nic::default()],
             memory_mib: 1024,
@@ -73,6 +76,9 @@ impl Spec {
 
     pub(crate) fn check(&self) -> Result<()> {
         if self.arch == Arch::Arm64 {
+            if self.iommu {
+                bail!("arm64: the lab has no IOMMU for it");
+            }
             if self.init == Init::Systemd || !self.shares.is_empty() {
                 bail!(
                     "arm64: the guest does not have the host's root, so no systemd and no shares"

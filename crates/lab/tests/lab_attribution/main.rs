@@ -171,7 +171,8 @@ fn in_a_guest(kernel: Kernel, model: NicModel, claims: impl FnOnce(&Lab)) {
 fn in_a_guest_with(kernel: Kernel, model: NicModel, words: &[&str], claims: impl FnOnce(&Lab)) {
     let kernel_args = words.iter().map(|word| (*word).to_owned()).collect();
     let nics = vec![Nic::from(model); 2];
-    in_a_guest_of(Spec { nics, kernel_args, ..Spec::new(kernel, model) }, claims);
+    let iommu = model == NicModel::Igb; // virtio's DMA does not go through one
+    in_a_guest_of(Spec { nics, kernel_args, iommu, ..Spec::new(kernel, model) }, claims);
 }
 
 fn in_a_guest_of(spec: Spec, claims: impl FnOnce(&Lab)) {

@@ -142,7 +142,7 @@ impl Loaded {
         Self { programs, object }
     }
 
-    /// Attaches all. Returns in `sources` those of which a later variant is to be tried.
+    /// Attaches all. Leaves those sources whose next variant is to be loaded.
     fn attach_first(&mut self, sources: &mut Vec<Source>, softirqs: bool) {
         self.attach_with(|_| true, softirqs);
         sources.retain_mut(|source| {
@@ -159,7 +159,7 @@ impl Loaded {
                 is_kept
             });
             source.variants.remove(0);
-            true
+            !source.programs().is_empty()
         });
     }
 
@@ -313,6 +313,7 @@ fn info(program: BorrowedFd<'_>) -> Option<libbpf_sys::bpf_prog_info> {
 }
 
 fn open() -> Result<OpenObject, String> {
+    libbpf_rs::set_print(Some((PrintLevel::Warn, note_culprit)));
     let object = zstd::decode_all(OBJECT)
         .map_err(|error| format!("cannot unpack the programs' object: {error}"))?;
     // libelf requires an alignment of 8
@@ -387,7 +388,6 @@ fn try_load(
         }
     }
     CULPRIT.set(None);
-    libbpf_rs::set_print(Some((PrintLevel::Warn, note_culprit)));
     object.load().map_err(|error| Failed { culprit: CULPRIT.take(), reason: reason(&error) })
 }
 

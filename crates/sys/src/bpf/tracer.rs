@@ -274,8 +274,8 @@ impl Tracer {
             attribution.drops =
                 self.names.drops(tables.drops.drain(full), &self.cgroups, &mut self.functions);
             if self.options.packet_sockets {
-                let mut printed = self.loaded.iter().map(|it| it.iterate("packet_sockets"));
-                match printed.by_ref().collect::<io::Result<Vec<_>>>() {
+                let printed = self.loaded.iter().map(|it| it.iterate("packet_sockets"));
+                match printed.collect::<io::Result<Vec<_>>>() {
                     Ok(bytes) => {
                         attribution.packet_sockets = self.packet_sockets.since(&bytes.concat());
                     }
