@@ -1,6 +1,7 @@
 //! The targets with libFuzzer, which needs this program built as `scripts/fuzz` does.
 
 #![no_main]
+#![allow(clippy::expect_used, reason = "for scripts/fuzz, which shows a panic")]
 
 use std::path::Path;
 use std::sync::LazyLock;
@@ -16,10 +17,8 @@ const SEEDS_TO: &str = "NETSILO_FUZZ_SEEDS_TO";
 
 static TARGET: LazyLock<&FuzzTarget> = LazyLock::new(|| {
     let name = env::var(NAME).unwrap_or_default();
-    TARGETS.iter().find(|target| target.name == name).unwrap_or_else(|| {
-        eprintln!("fuzz: {NAME}={name} names no target");
-        process::exit(1)
-    })
+    let target = TARGETS.iter().find(|target| target.name == name);
+    target.expect("NETSILO_FUZZ_TARGET is the name of a target")
 });
 
 fuzz_target!(init: write_seeds_if_requested(), |input: &[u8]| TARGET.check(input));
