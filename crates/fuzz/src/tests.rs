@@ -45,14 +45,17 @@ pub(crate) fn try_inputs(name: &str) {
     if output.status.success() {
         return assert!(text.contains("1 passed"), "{text}");
     }
-    let number = u64::from_ne_bytes(fs::read(file).unwrap().try_into().unwrap());
+    let error = String::from_utf8_lossy(&output.stderr);
+    let Ok(number) = fs::read(file).unwrap_or_default().try_into() else {
+        panic!("{name} cannot start: {error}")
+    };
+    let number = u64::from_ne_bytes(number);
     let input = inputs(target).nth(number as usize).unwrap();
     panic!(
-        "{name} fails: {}\n{}\ninput {number}: b\"{}\"\n\
+        "{name} fails: {}\n{error}\ninput {number}: b\"{}\"\n\
          fix it, add a test to the parser, and keep the input:\n\
          base64 -d > crates/fuzz/seeds/{name}/NAME <<< '{}'",
         output.status,
-        String::from_utf8_lossy(&output.stderr),
         input[..input.len().min(1000)].escape_ascii(),
         STANDARD.encode(&input),
     );
