@@ -15,7 +15,7 @@ demo: setup
 	target/release/netsilo-lab demo
 
 test:
-	@scripts/setup --fuzz
+	@scripts/setup --test
 	scripts/test
 
 check:
@@ -32,7 +32,7 @@ docs:
 
 # the tests that `make test` leaves out (docs/lab.md); some 45 minutes
 test-long:
-	@scripts/setup --package-tests
+	@scripts/setup --test-long
 	scripts/test-long
 
 # a .deb, an .rpm and a tarball in target/package/out (docs/install.md)

@@ -239,7 +239,7 @@ fn an_interrupted_run_restores_everything_and_can_be_resumed() {
     }
     let bench = Bench::new("resume");
     let before = bench.knobs();
-    let more = ["-d", "2s", "--rounds", "2", "--no-map"];
+    let more = ["-d", "1s", "--rounds", "2", "--no-map"];
     let mut run = bench.compare(&[NONE, RPS_RFS], "[1]", &more);
     let child = run.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
     bench.until("a setting is in effect after a trial", |it| {

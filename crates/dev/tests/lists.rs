@@ -183,9 +183,8 @@ fn the_page_of_the_packages_names_each_installed_file() {
 
 /// The fuzz targets, by name, with their text.
 fn fuzz_targets() -> Vec<(String, String)> {
-    let folder = Path::new(WORKSPACE).join("fuzz/targets");
+    let folder = Path::new(WORKSPACE).join("crates/fuzz/src/targets");
     let files = fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path());
-    let files = files.filter(|path| path.is_file());
     let stem = |path: &PathBuf| path.file_stem().unwrap().to_str().unwrap().to_owned();
     files.map(|path| (stem(&path), fs::read_to_string(&path).unwrap())).collect()
 }
@@ -199,16 +198,13 @@ fn fuzzes(target: &str, module: &str) -> bool {
     words.any(|word| word == module)
 }
 
-/// Whether a target starts from inputs of this module. These are files of `fixtures/`, the target's
-/// own inputs, or those of `fuzz/seeds/` whose names begin with the module's name, unless the
-/// target has that name.
+/// Whether a target starts from inputs of this module. The target makes them, or they are those of
+/// `crates/fuzz/seeds/` whose names begin with the module's name, unless the target has that name.
 fn has_seeds((name, text): &(String, String), module: &str) -> bool {
-    let from_fixtures = read("scripts/fuzz").contains(&format!("\n    {name}) find fixtures "));
-    let seeds = fs::read_dir(Path::new(WORKSPACE).join("fuzz/seeds").join(name));
+    let seeds = fs::read_dir(Path::new(WORKSPACE).join("crates/fuzz/seeds").join(name));
     let mut seeds =
         seeds.into_iter().flatten().map(|seed| seed.unwrap().file_name().into_string().unwrap());
-    from_fixtures
-        || text.contains("\nfn seeds()")
+    text.contains("\nfn seeds()")
         || seeds.any(|seed| seed.starts_with(module) || module.starts_with(name.as_str()))
 }
 
@@ -238,10 +234,11 @@ fn each_parser_is_fuzzed_from_a_seed() {
         if its.is_empty() {
             missing.push(format!(
                 "{module}: its file in fixtures/every-field, with a path that ends with the \
-                 parser's name; or a call in a file of fuzz/targets/, if it has another name"
+                 parser's name; or a call in a file of crates/fuzz/src/targets/, if it has \
+                 another name"
             ));
         } else if !its.iter().any(|target| has_seeds(target, module)) {
-            missing.push(format!("{module}: a file fuzz/seeds/{}/{module}", its[0].0));
+            missing.push(format!("{module}: a file crates/fuzz/seeds/{}/{module}", its[0].0));
         }
     }
     assert!(missing.is_empty(), "write what is missing:\n{}", missing.join("\n"));

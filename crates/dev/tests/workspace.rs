@@ -12,7 +12,7 @@ use netsilo_dev::layers::circles::circles;
 use netsilo_dev::layers::modules::{Reference, Sources, references};
 
 /// Each crate with the crates that it may use. Tests may use more.
-const CRATES: [(&str, &str); 10] = [
+const CRATES: [(&str, &str); 11] = [
     ("model", ""),
     ("predict", "model trial"),
     ("decide", "model predict trial"),
@@ -23,6 +23,7 @@ const CRATES: [(&str, &str); 10] = [
     ("bench", "model predict decide trial sys load netsilo"),
     ("lab", "model decide predict trial sys"),
     ("dev", "model sys netsilo bench"),
+    ("fuzz", "model decide trial sys load netsilo"),
 ];
 
 /// The folders of each crate, and files outside folders, in order. Those between commas are on the

@@ -23,7 +23,7 @@ pub(super) const SERVER_LINE: u64 = 64 << 20;
 /// A request of a client.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub(super) enum Request {
+pub enum Request {
     /// The first request.
     Hello {
         /// [`VERSION`].
@@ -61,7 +61,7 @@ pub struct Order {
 /// The server's reply to each request.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub(super) enum Reply {
+pub enum Reply {
     /// To [`Request::Hello`].
     Welcome {
         /// [`VERSION`].
@@ -93,7 +93,7 @@ pub(super) enum Reply {
 
 /// A control connection.
 #[derive(Debug)]
-pub(super) struct Lines {
+pub struct Lines {
     reader: BufReader<TcpStream>,
     longest: u64,
     /// Time limit for a whole line, however slowly its bytes arrive.
@@ -101,7 +101,7 @@ pub(super) struct Lines {
 }
 
 impl Lines {
-    pub(super) fn new(stream: TcpStream, longest: u64, patience: Duration) -> io::Result<Self> {
+    pub fn new(stream: TcpStream, longest: u64, patience: Duration) -> io::Result<Self> {
         stream.set_nodelay(true)?;
         Ok(Self { reader: BufReader::new(stream), longest, patience })
     }
@@ -124,7 +124,7 @@ impl Lines {
     /// The next line; `None` if the other end has closed the connection.
     ///
     /// A line that is too long or invalid is `InvalidData`.
-    pub(super) fn receive<T: DeserializeOwned>(&mut self) -> io::Result<Option<T>> {
+    pub fn receive<T: DeserializeOwned>(&mut self) -> io::Result<Option<T>> {
         let (mut line, until) = (Vec::new(), Instant::now() + self.patience);
         while line.last() != Some(&b'\n') && (line.len() as u64) < self.longest {
             let left = until.saturating_duration_since(Instant::now());

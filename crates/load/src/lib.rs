@@ -10,7 +10,8 @@
 mod answer;
 mod budget;
 mod client;
-mod control;
+#[doc(hidden)] // for crates/fuzz
+pub mod control;
 mod crr;
 pub mod early_drop;
 mod ended;

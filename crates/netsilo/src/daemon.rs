@@ -5,7 +5,7 @@
 //! `args` and `views`; `config` reads the configuration, `publish` serves status and metrics.
 
 mod budget;
-pub(crate) mod config;
+pub mod config;
 mod heartbeat;
 mod journald;
 mod listeners;

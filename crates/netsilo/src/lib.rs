@@ -7,7 +7,8 @@
 
 pub mod args;
 pub mod cli;
-mod daemon;
+#[doc(hidden)] // for crates/fuzz
+pub mod daemon;
 pub mod forecast;
 mod ndjson;
 mod report;

@@ -153,7 +153,7 @@ nft 'add table inet t; add chain inet t c { type filter hook output priority 0; 
     add rule inet t c tcp flags & (syn|ack) == syn|ack drop'
 "$HELPER" half-open 7302 512 2000 & running=$!
 check first
-"$NETSILO" apply --yes --fix listen-overflow --state-dir "$DIR/state" >&2
+"$NETSILO" apply --yes -i 2s --fix listen-overflow --state-dir "$DIR/state" >&2
 sleep 1
 check second
 "#,

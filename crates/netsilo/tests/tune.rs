@@ -233,7 +233,7 @@ fn a_search_on_the_live_load_keeps_a_winner_or_nothing_and_undoes_the_rest() {
     bench.load();
     let before = bench.knobs();
     let folder = bench.folder();
-    let options = ["--for", "30s", "--window", "500ms", "--settle", "50ms", "-o"];
+    let options = ["--for", "15s", "--window", "500ms", "--settle", "50ms", "-o"];
     let result = bench.result(&[&options[..], &[folder.to_str().unwrap()]].concat(), None);
     let won = result["result"].get("won").is_some();
     assert!(won || result["result"] == "no_difference_shown", "{result}");

@@ -254,7 +254,7 @@ fn packets_that_a_bridge_drops_early_cost_no_later_stage_and_the_rule_ends_with_
     let (mut row, dir) = (Row::bridged(), tempfile::tempdir().unwrap());
     row.serve_both();
     // at full speed, because stages are found by samples
-    let mut run = row.forward(dir.path(), "run", &["name = 'one way'", DROPPED], &["-d", "2s"]);
+    let mut run = row.forward(dir.path(), "run", &["name = 'one way'", DROPPED], &["-d", "1s"]);
     let (code, text) = output_of(&run.output().unwrap());
     assert_eq!(code, Some(0), "{text}");
     let mut sampled = BTreeMap::new();

@@ -3,7 +3,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use crate::machine::cpuset::CpuId;
+use crate::machine::cpuset::{CpuId, MAX_CPUS};
 use crate::parse::error::ParseError;
 use crate::snapshot::host::Writable;
 
@@ -37,7 +37,8 @@ pub fn free_vectors(text: &str) -> Result<BTreeMap<CpuId, usize>, ParseError> {
     let row = |(at, line): (usize, &str)| {
         let mut words = line.split_whitespace();
         let mut number = || words.next()?.parse::<u32>().ok();
-        let row = number().zip(number()).map(|(cpu, left)| (CpuId(cpu), left as usize));
+        let row = number().filter(|cpu| *cpu < MAX_CPUS).zip(number());
+        let row = row.map(|(cpu, left)| (CpuId(cpu), left as usize));
         row.ok_or_else(|| ParseError::new(at + 1, 1, "no CPU and number of free vectors"))
     };
     lines.filter(|(_, line)| !line.trim().is_empty()).map(row).collect()
@@ -57,6 +58,7 @@ mod tests {
         assert_eq!(free, [(CpuId(0), 170), (CpuId(1), 0)].into());
         assert_eq!(free_vectors("name:   VECTOR\n").unwrap_err().line, 1);
         assert_eq!(free_vectors("| CPU | avl |\n0 x\n").unwrap_err().line, 2);
+        assert_eq!(free_vectors("| CPU | avl |\n8192 1\n").unwrap_err().line, 2);
     }
 
     #[test]

@@ -1,7 +1,7 @@
 //! The daemon's configuration: defaults overridden by each file in turn, and the resulting goal for
 //! a host.
 
-mod file;
+pub mod file;
 
 #[cfg(test)]
 mod tests;

@@ -19,7 +19,7 @@ use crate::tell::words::wrong_key;
 /// The keys of one file.
 #[derive(Debug, Clone, Default, PartialEq, Deserialize)]
 #[serde(default, deny_unknown_fields, rename_all = "kebab-case")]
-pub(crate) struct File {
+pub struct File {
     #[serde(deserialize_with = "cycle")]
     pub(crate) interval: Option<Duration>,
     #[serde(deserialize_with = "window")]
@@ -36,7 +36,7 @@ pub(crate) struct File {
     /// The goal for all netdevs.
     pub(crate) goal: GoalKeys,
     pub(crate) controller: Controller,
-    pub(crate) netdev: Vec<Netdev>,
+    pub netdev: Vec<Netdev>,
 }
 
 /// Section `[controller]`: how quickly and how cautiously the daemon acts.
@@ -66,7 +66,7 @@ pub(crate) struct Controller {
 /// Section `[[netdev]]`: exceptions for the netdevs that meet all given conditions.
 #[derive(Debug, Clone, Default, PartialEq, Deserialize)]
 #[serde(default, deny_unknown_fields, rename_all = "kebab-case")]
-pub(crate) struct Netdev {
+pub struct Netdev {
     #[serde(deserialize_with = "pattern")]
     pub(crate) name: Option<glob::Pattern>,
     #[serde(deserialize_with = "mac")]
@@ -79,13 +79,13 @@ pub(crate) struct Netdev {
     pub(crate) algorithm: Option<AlgorithmName>,
     #[serde(deserialize_with = "cpus")]
     pub(crate) cpus: Option<CpuSet>,
-    pub(crate) queue: Vec<Queue>,
+    pub queue: Vec<Queue>,
 }
 
 /// Section `[[netdev.queue]]`: exceptions for some rx queues of these netdevs.
 #[derive(Debug, Clone, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "kebab-case")]
-pub(crate) struct Queue {
+pub struct Queue {
     #[serde(deserialize_with = "queues")]
     pub(crate) queues: CpuSet,
     #[serde(default)]
@@ -152,13 +152,13 @@ impl Metrics {
 
 /// An error in a configuration file.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct BadConfig {
+pub struct BadConfig {
     /// The file.
     pub(crate) file: PathBuf,
     /// Line number from 1; `None` if the error has no line.
-    pub(crate) line: Option<usize>,
+    pub line: Option<usize>,
     /// The error, and what to do about it.
-    pub(crate) why: String,
+    pub why: String,
 }
 
 impl fmt::Display for BadConfig {
@@ -174,7 +174,7 @@ impl fmt::Display for BadConfig {
 impl std::error::Error for BadConfig {}
 
 /// Parses the text of one file.
-pub(crate) fn parse(text: &str, file: &Path) -> Result<File, BadConfig> {
+pub fn parse(text: &str, file: &Path) -> Result<File, BadConfig> {
     let bad = |at: Option<usize>, why: String| {
         let line =
             at.map(|at| text.as_bytes().iter().take(at).filter(|&&byte| byte == b'\n').count() + 1);
