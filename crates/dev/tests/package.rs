@@ -135,6 +135,7 @@ fn the_rpm_is_installed_upgraded_and_erased_in_a_fresh_root() {
     let newer = work.path().join("newer.rpm");
     let arguments = ["generate-rpm", "--profile", "dist", "--package", "crates/netsilo"];
     let release = ["--set-metadata", "release = \"2\"", "--output", newer.to_str().unwrap()];
+    let release = [&release[..], &["--auto-req", "dist/rpm/requires"]].concat();
     let made = Command::new("cargo").current_dir(WORKSPACE).args(arguments).args(release).status();
     assert!(made.unwrap().success());
     let root = Root::new("bookworm", "libelf1,rpm");

@@ -1,6 +1,5 @@
 //! The architecture of a guest, and what an arm64 guest sees instead of the host's root.
 
-use crate::kernels::Kernel;
 use anyhow::{Context, Result, ensure};
 use std::fs;
 use std::path::PathBuf;
@@ -38,18 +37,6 @@ impl Arch {
             Self::Amd64 => ("qemu-system-x86_64", "qemu-system-x86"),
             Self::Arm64 => ("qemu-system-aarch64", "qemu-system-arm"),
         }
-    }
-
-    /// Suites and packages to search for a kernel, in this order.
-    pub(crate) fn kernels(self, kernel: Kernel) -> Vec<(&'static str, String)> {
-        let (first, second) = match kernel {
-            Kernel::V6_1 => (("bookworm-security", ""), Some(("bookworm", ""))),
-            Kernel::V6_12 => (("bookworm-security", "6.12-"), Some(("bookworm-backports", ""))),
-            Kernel::Newest => (("sid", ""), None),
-        };
-        let package =
-            |(suite, version): (_, &str)| (suite, format!("linux-image-{version}{}", self.name()));
-        [Some(first), second].into_iter().flatten().map(package).collect()
     }
 }
 

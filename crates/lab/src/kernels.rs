@@ -37,6 +37,18 @@ impl Kernel {
     pub fn fetch(self) -> Result<Image> {
         fetch(&Cache::open()?, self, Arch::Amd64, true, &crate::message::note)
     }
+
+    /// Suites and packages to search for it, in this order.
+    fn packages(self, arch: Arch) -> Vec<(&'static str, String)> {
+        let (first, second) = match self {
+            Self::V6_1 => (("bookworm-security", ""), Some(("bookworm", ""))),
+            Self::V6_12 => (("bookworm-security", "6.12-"), Some(("bookworm-backports", ""))),
+            Self::Newest => (("sid", ""), None),
+        };
+        let package =
+            |(suite, version): (_, &str)| (suite, format!("linux-image-{version}{}", arch.name()));
+        [Some(first), second].into_iter().flatten().map(package).collect()
+    }
 }
 
 impl std::fmt::Display for Kernel {
@@ -146,7 +158,7 @@ fn download(
     folder: &str,
     force: bool,
 ) -> Result<PathBuf> {
-    for (suite, meta) in arch.kernels(kernel) {
+    for (suite, meta) in kernel.packages(arch) {
         let suite = Suite::of(cache, suite, arch)?;
         suite.update(force)?;
         if suite.package(&meta)?.is_none() {

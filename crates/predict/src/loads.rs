@@ -177,28 +177,35 @@ pub(crate) trait Cpus {
     fn sibling_busy(&self, cpu: CpuId) -> f64;
     /// How far two of them are from each other.
     fn distance(&self, a: CpuId, b: CpuId) -> Distance;
+    /// How many times as long work takes there as on the fastest one.
+    fn slowdown(&self, _: CpuId) -> f64 {
+        1.0
+    }
     /// Whether the device's memory is on another node.
     fn is_far_from_device(&self, _: CpuId) -> bool {
         false
     }
 }
 
-/// A CPU that runs a step, and how busy the other threads of its core are: at most 1.
+/// A CPU that runs a step, how busy the other threads of its core are (at most 1), and how many
+/// times as long work takes there as on the fastest one.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Place {
     pub(crate) cpu: CpuId,
     sibling_busy: f64,
+    slowdown: f64,
 }
 
 impl Place {
     pub(crate) fn new(cpus: &impl Cpus, cpu: CpuId) -> Self {
-        Self { cpu, sibling_busy: cpus.sibling_busy(cpu).min(1.0) }
+        let sibling_busy = cpus.sibling_busy(cpu).min(1.0);
+        Self { cpu, sibling_busy, slowdown: cpus.slowdown(cpu) }
     }
 
-    /// How much longer the same takes while the sibling is busy.
+    /// How much longer the same takes than on the fastest CPU without a busy sibling.
     #[inline]
     pub(crate) fn slow(self, prices: &Prices) -> f64 {
-        prices.slow(self.sibling_busy)
+        prices.slow(self.sibling_busy) * self.slowdown
     }
 
     /// Adds time (ns) of each second to the CPU's softirqs, and returns it as a share.

@@ -78,6 +78,22 @@ fn a_queue_that_moves_takes_its_work_along() {
 }
 
 #[test]
+fn work_takes_longer_on_a_little_cpu() {
+    let mut scene = scene(vec![queue(30, 0.2, 1), observed::queue(31, 2, 0.3, 1)]);
+    scene.little = CpuSet::parse_list("0-1").unwrap();
+    let slowdown = 1024.0 / 446.0;
+    let forecast = predict(&scene, 1.0, |after| {
+        move_irq(after, 30, 3);
+        move_irq(after, 31, 0);
+    });
+    let [now, moved] = forecast.settings.as_slice() else { panic!("{forecast:?}") };
+    assert!((softirq(now, 0) - 0.2 * slowdown).abs() < 0.001, "{now:?}");
+    assert!((softirq(now, 2) - 0.3).abs() < 0.001, "{now:?}");
+    assert!((softirq(moved, 3) - 0.2).abs() < 0.02, "{moved:?}");
+    assert!((softirq(moved, 0) - 0.3 * slowdown).abs() < 0.03, "{moved:?}");
+}
+
+#[test]
 fn a_queue_on_its_readers_cpu_needs_no_ipis_for_wakeups() {
     let forecast = predict(&scene(vec![queue(30, 0.4, 1)]), 1.0, |after| move_irq(after, 30, 1));
     let [now, same_cpu] = forecast.settings.as_slice() else { panic!("{forecast:?}") };

@@ -8,16 +8,10 @@ use netsilo_model::derive::seen_costs::{dilation, machine_costs};
 use netsilo_model::derive::silo::Silo;
 use netsilo_model::derive::utilization::{CpuUtilization, utilization};
 use netsilo_model::machine::cpuset::CpuId;
-use netsilo_model::machine::topology::{CoreKind, Topology};
+use netsilo_model::machine::topology::Topology;
 use netsilo_predict::parameters::Table;
 
 use crate::place::vector::Vector;
-
-/// Slowdown of an efficiency core if the kernel gives no capacity: an assumption.
-const EFFICIENCY_CORE: f64 = 1.6;
-
-/// Capacity of the fastest CPU (`cpu_capacity`).
-const FULL_CAPACITY: f64 = 1024.0;
 
 /// The CPUs and their free capacity.
 #[derive(Debug, Clone)]
@@ -68,22 +62,15 @@ impl<'a> Capacity<'a> {
         }
     }
 
-    /// How many times as long work takes on a CPU as on the fastest one.
-    pub fn slowdown(&self, cpu: CpuId) -> f64 {
-        match self.topology.cpus.get(&cpu).map(|cpu| (cpu.capacity, cpu.kind)) {
-            Some((Some(capacity), _)) if capacity > 0 => {
-                (FULL_CAPACITY / f64::from(capacity)).max(1.0)
-            }
-            Some((_, CoreKind::Efficiency)) => EFFICIENCY_CORE,
-            _ => 1.0,
-        }
-    }
-
     /// Share of the fastest CPU's time that a vector takes. Measured on several CPUs, it counts as
     /// measured on the fastest, so that no slow CPU gets more than it can do.
     pub(super) fn load(&self, vector: &Vector) -> f64 {
-        let slowdown = vector.measured_on.map_or(1.0, |cpu| self.slowdown(cpu));
-        vector.load / self.dilation / slowdown
+        vector.load / vector.measured_on.map_or(1.0, |cpu| self.topology.slowdown(cpu))
+    }
+
+    /// Share of a CPU's time that a vector takes there.
+    pub fn load_on(&self, cpu: CpuId, vector: &Vector) -> f64 {
+        self.load(vector) * self.topology.slowdown(cpu)
     }
 
     /// Share of the time in which a CPU has nothing else to do; none if that is unknown.

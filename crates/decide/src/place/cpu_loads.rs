@@ -3,6 +3,7 @@
 use netsilo_model::machine::cpuset::{CpuId, CpuSet, MAX_CPUS};
 
 use crate::place::capacity::Capacity;
+use crate::place::vector::Vector;
 
 /// A CPU on which work takes this many times as long is slow: more than the clocks of equal cores
 /// differ.
@@ -49,18 +50,18 @@ impl<'a> CpuLoads<'a> {
         Self { capacity, cpus: (0..count).map(|cpu| cpu_load(CpuId(cpu))).collect() }
     }
 
-    pub(super) fn put(&mut self, cpu: CpuId, load: f64) {
+    pub(super) fn put(&mut self, cpu: CpuId, vector: &Vector) {
         if let Some(cpu_load) = self.cpus.get_mut(cpu.0 as usize) {
             cpu_load.queues += 1;
-            cpu_load.busy += millionths(load);
+            cpu_load.busy += millionths(self.capacity.load_on(cpu, vector));
         }
     }
 
-    /// Removes a load that was put there.
-    pub(super) fn take(&mut self, cpu: CpuId, load: f64) {
+    /// Removes a vector that was put there.
+    pub(super) fn take(&mut self, cpu: CpuId, vector: &Vector) {
         if let Some(cpu_load) = self.cpus.get_mut(cpu.0 as usize) {
             cpu_load.queues -= 1;
-            cpu_load.busy -= millionths(load);
+            cpu_load.busy -= millionths(self.capacity.load_on(cpu, vector));
         }
     }
 
@@ -96,6 +97,6 @@ impl<'a> CpuLoads<'a> {
     }
 
     pub(super) fn is_slow(&self, cpu: CpuId) -> bool {
-        self.capacity.slowdown(cpu) >= SLOW
+        self.capacity.topology.slowdown(cpu) >= SLOW
     }
 }

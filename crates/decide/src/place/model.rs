@@ -87,7 +87,7 @@ impl<'a> Model<'a> {
     }
 
     fn add(&mut self, vector: &Vector) {
-        let load = self.capacity.load(vector);
+        let load = self.capacity.load(vector) / self.capacity.dilation;
         let assumed = self.problem.assumed;
         let home = vector.present.and_then(|cpu| self.place(&cpu));
         if vector.quiet().is_some() {
@@ -258,7 +258,7 @@ fn place(cpu: CpuId, capacity: &Capacity<'_>) -> CpuPlace {
     CpuPlace {
         levels: known.map_or([cpu.0; 4], |known| known.levels(cpu)),
         busy,
-        slowdown: capacity.slowdown(cpu),
+        slowdown: capacity.topology.slowdown(cpu),
     }
 }
 
@@ -302,7 +302,8 @@ impl Ground {
         let mut busy: Vec<f64> = places.iter().map(|place| place.busy).collect();
         for vector in vectors {
             let home = vector.present.and_then(|cpu| cpus.binary_search(&cpu).ok());
-            home.into_iter().for_each(|home| busy[home] += vector.load / capacity.dilation);
+            let load = |home: usize| capacity.load_on(cpus[home], vector) / capacity.dilation;
+            home.into_iter().for_each(|home| busy[home] += load(home));
         }
         Self { siblings, far, read_on, busy }
     }
@@ -400,7 +401,7 @@ impl<'a> Row<'a> {
         let Self { vector, capacity, ground, .. } = self;
         let home = vector.present.and_then(|cpu| model.place(&cpu));
         let Some((share, home)) = vector.waited.zip(home) else { return self };
-        let own = vector.load / capacity.dilation;
+        let own = capacity.load_on(model.cpus[home], vector) / capacity.dilation;
         let others = (ground.busy[home] - model.problem.places[home].busy - own).max(0.0);
         let measured = self.felt * share / capacity.dilation * SECOND_NS;
         let estimated = self.turns * (self.contending(model, home) + others);
@@ -484,7 +485,7 @@ impl<'a> Row<'a> {
             (model.cpus[place], model.problem.places[place]);
         let line = capacity.costs.line_ns;
         let fetched = vector.packets_per_s * capacity.costs.device_lines_per_packet;
-        let load = capacity.load(vector) * slowdown;
+        let load = capacity.load_on(cpu, vector) / capacity.dilation;
         let here = self.contending(model, place);
         let beside = ground.siblings[place].iter().map(|it| self.contending(model, *it));
         let beside: f64 = beside.sum();

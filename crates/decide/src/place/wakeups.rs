@@ -58,7 +58,8 @@ impl Vector {
     /// takes longer by the same ratio (processor sharing).
     fn asleep(&self, reader: Option<CpuId>, capacity: &Capacity<'_>) -> f64 {
         let busy = reader.map_or(0.0, |cpu| 1.0 - capacity.idle(cpu));
-        let awake = self.load / capacity.dilation / (1.0 - busy / capacity.dilation);
+        let load = reader.map_or(self.load, |cpu| capacity.load_on(cpu, self));
+        let awake = load / capacity.dilation / (1.0 - busy / capacity.dilation);
         if awake.is_finite() { (1.0 - awake).max(0.0) } else { 0.0 }
     }
 

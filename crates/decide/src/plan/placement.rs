@@ -104,8 +104,9 @@ pub(super) fn place(
     for ((((group, algorithm), vector), suggestion), judged) in
         groups.iter().zip(&vectors).zip(suggestions).zip(judged)
     {
-        let at = suggestion.cpu().or(vector.present).and_then(|cpu| busy.get_mut(&cpu));
-        at.into_iter().for_each(|busy| *busy += vector.load);
+        let at = suggestion.cpu().or(vector.present);
+        let at = at.and_then(|cpu| Some((cpu, busy.get_mut(&cpu)?)));
+        at.into_iter().for_each(|(cpu, busy)| *busy += capacity.load_on(cpu, vector));
         let (cpu, basis, moves) = match suggestion {
             Suggestion::Leave(reason) => {
                 part.leave(&vector.label, &reason);
@@ -266,8 +267,9 @@ fn suggest_each<'m, F: FnOnce() -> Model<'m>>(
             (0..vectors.len()).partition(|index| algorithms[*index] == name);
         let mut capacity = capacity.clone();
         for index in others {
+            let load = at[index].map_or(0.0, |cpu| capacity.load_on(cpu, &vectors[index]));
             if let Some(busy) = at[index].and_then(|cpu| capacity.busy.get_mut(&cpu)) {
-                *busy = (*busy + vectors[index].load).min(1.0);
+                *busy = (*busy + load).min(1.0);
             }
         }
         let number = |index: &usize| mine.binary_search(index).ok();

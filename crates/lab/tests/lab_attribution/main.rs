@@ -11,6 +11,7 @@ mod forwarding;
 mod interrupts;
 mod kernel_work;
 mod servers;
+mod settings;
 mod software;
 mod virtual_machines;
 
@@ -144,6 +145,7 @@ fn kernel_6_12_of_arm64_with_igb() {
         every_way_of_reading_is_counted_to_the_byte(lab);
         bytes_of_each_queue_are_those_of_its_sockets(lab);
         interrupts::are_known_by_the_napis_that_they_schedule(lab);
+        settings::are_written_and_restored(lab);
     });
 }
 

@@ -169,7 +169,24 @@ impl Cpu {
     }
 }
 
+/// Slowdown of an efficiency core if the kernel gives no capacity: an assumption.
+const EFFICIENCY_CORE: f64 = 1.6;
+
+/// Capacity of the fastest CPU (`cpu_capacity`).
+const FULL_CAPACITY: f64 = 1024.0;
+
 impl Topology {
+    /// How many times as long work takes on a CPU as on the fastest one.
+    pub fn slowdown(&self, cpu: CpuId) -> f64 {
+        match self.cpus.get(&cpu).map(|cpu| (cpu.capacity, cpu.kind)) {
+            Some((Some(capacity), _)) if capacity > 0 => {
+                (FULL_CAPACITY / f64::from(capacity)).max(1.0)
+            }
+            Some((_, CoreKind::Efficiency)) => EFFICIENCY_CORE,
+            _ => 1.0,
+        }
+    }
+
     /// Distance between two CPUs. A CPU outside the topology is remote from all others.
     pub fn distance(&self, a: CpuId, b: CpuId) -> Distance {
         match (self.cpus.get(&a), self.cpus.get(&b)) {

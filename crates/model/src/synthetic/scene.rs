@@ -29,6 +29,8 @@ mod traffic;
 pub(crate) const SECONDS: u64 = 10;
 /// Clock ticks in [`SECONDS`] (USER_HZ is 100).
 const TICKS: f64 = 1000.0;
+/// `cpu_capacity` of a Cortex-A55 next to an A76, which has 1024.
+const LITTLE: u32 = 446;
 /// First NAPI id. The kernel's ids begin above the number of CPUs.
 const FIRST_NAPI: u32 = 8193;
 /// The network namespace of all netdevs.
@@ -51,6 +53,8 @@ pub struct Scene {
     pub isolated_partitions: CpuSet,
     /// `nohz_full=`.
     pub nohz_full: CpuSet,
+    /// CPUs like a Cortex-A55, if the others are like an A76.
+    pub little: CpuSet,
     /// Containers that have CPUs for themselves.
     pub cpu_owners: Vec<CpuOwner>,
     /// Free interrupt vectors of CPUs; empty if unknown.
@@ -169,7 +173,7 @@ pub struct SceneQueue {
     pub packets_per_s: u64,
     /// Packets that each poll returns. 0 stands for 4.
     pub packets_per_poll: u64,
-    /// Share of a CPU that polling the queue takes.
+    /// Share of a CPU that polling the queue takes, of the fastest one if they differ.
     pub load: f64,
     /// Share of the time in which its kthread waits for a CPU; `None`: the kernel does not report
     /// how long it runs and waits.
@@ -358,6 +362,9 @@ impl Scene {
         topology.isolated_partitions = topology.isolated_partitions.or(&self.isolated_partitions);
         topology.nohz_full = topology.nohz_full.or(&self.nohz_full);
         topology.cpu_owners.extend(self.cpu_owners.iter().cloned());
+        for (cpu, known) in topology.cpus.iter_mut().filter(|_| !self.little.is_empty()) {
+            known.capacity = Some(if self.little.contains(*cpu) { LITTLE } else { 1024 });
+        }
         topology
     }
 
@@ -376,7 +383,8 @@ impl Scene {
         let threads = self.queues().filter(|(_, at, ..)| self.netdevs[*at].threaded);
         let on_it =
             threads.filter(|(napi, at, i, _)| self.cpu_of(settings, *at, *i, *napi) == Some(cpu));
-        let sys: f64 = on_it.map(|(_, _, _, queue)| queue.load).sum();
+        let sys = on_it.map(|(_, _, _, queue)| queue.load).sum::<f64>();
+        let sys = sys * settings.topology.slowdown(cpu);
         let runs_here =
             |pid: &u32| settings.net_threads.get(pid).and_then(|it| it.cpus.as_ref()?.lowest());
         let others = self.thread_pids().filter(|(pid, _)| runs_here(pid) == Some(cpu));

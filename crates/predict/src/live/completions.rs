@@ -89,7 +89,7 @@ impl Moved {
         let topology = &work.analysis.after().topology;
         for Sent { from, to, packets } in &self.0 {
             let ns = prices.completion(topology.distance(*from, *to));
-            loads.on_mut(*to).softirq += packets * ns / 1e9;
+            loads.on_mut(*to).softirq += packets * ns * topology.slowdown(*to) / 1e9;
         }
     }
 }

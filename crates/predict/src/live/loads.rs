@@ -206,6 +206,10 @@ impl Cpus for Seen<'_, '_> {
         self.work.seat(cpu).sibling_busy
     }
 
+    fn slowdown(&self, cpu: CpuId) -> f64 {
+        self.work.seat(cpu).slowdown
+    }
+
     fn distance(&self, a: CpuId, b: CpuId) -> Distance {
         match [a, b].map(|cpu| self.work.seat(cpu).levels.as_ref()) {
             _ if a == b => Distance::SameCpu,

@@ -61,6 +61,8 @@ pub(crate) struct Seat {
     pub(crate) idle: f64,
     /// How busy the busiest of the other hardware threads of its core is.
     pub(crate) sibling_busy: f64,
+    /// How many times as long work takes there as on the fastest CPU.
+    pub(crate) slowdown: f64,
     /// `None` outside the topology.
     pub(crate) levels: Option<Levels>,
 }
@@ -80,13 +82,14 @@ pub(crate) struct Queue<'a> {
     /// Packets that arrive here in a time, over those that arrived on an observed queue: 1 unless
     /// the machine is a supposed one.
     pub(crate) crowd: f64,
-    /// Softirq time of one packet on the CPU that polls it (ns); `None` if it was not measured.
+    /// Softirq time of one packet on the CPU that polls it (ns), if it were the fastest; `None` if
+    /// it was not measured.
     pub(crate) ns: Option<f64>,
-    /// Softirq time of one packet on the CPU to which RPS has taken it (ns); `None` where RPS is
-    /// off or this was not measured.
+    /// Softirq time of one packet on the CPU to which RPS has taken it (ns), if it were the
+    /// fastest; `None` where RPS is off or this was not measured.
     pub(crate) steered_ns: Option<f64>,
-    /// Time of one packet in handlers of interrupts (ns), where they were measured and no kthread
-    /// polls.
+    /// Time of one packet in handlers of interrupts on the fastest CPU (ns), where they were
+    /// measured and no kthread polls.
     pub(crate) handler_ns: f64,
     /// Payload of one packet (bytes).
     pub(crate) bytes: f64,
@@ -204,7 +207,7 @@ impl<'a> Work<'a> {
         }
         let queues = silos.iter().filter_map(|silo| {
             let rows = reads(analysis, silo).collect::<Vec<_>>();
-            Queue::new(Cow::Borrowed(silo), arriving(analysis, silo)?, &rows)
+            Queue::new(analysis, Cow::Borrowed(silo), arriving(analysis, silo)?, &rows)
         });
         let queues = queues.chain(backlogs(analysis)).chain(unmapped(analysis));
         let mut queues: Vec<Queue<'_>> = queues.collect();
@@ -269,7 +272,8 @@ impl<'a> Work<'a> {
 
     #[inline]
     pub(crate) fn seat(&self, cpu: CpuId) -> &Seat {
-        const NONE: Seat = Seat { softirq: 0.0, idle: 0.0, sibling_busy: 0.0, levels: None };
+        const NONE: Seat =
+            Seat { softirq: 0.0, idle: 0.0, sibling_busy: 0.0, slowdown: 1.0, levels: None };
         self.seats.get(cpu.0 as usize).unwrap_or(&NONE)
     }
 
@@ -371,6 +375,7 @@ fn seats(analysis: &Analysis<'_>, cpus: &BTreeMap<CpuId, CpuTime>) -> Vec<Seat> 
             softirq: cpus.get(&cpu).map_or(0.0, |time| time.softirq),
             idle: idle(&cpu),
             sibling_busy: others.map(|other| 1.0 - idle(&other)).fold(0.0, f64::max),
+            slowdown: topology.slowdown(cpu),
             levels: known.map(|known| known.levels(cpu)),
         }
     };
@@ -386,7 +391,12 @@ fn idlest(cpus: &BTreeMap<CpuId, CpuTime>) -> Vec<CpuId> {
 
 impl<'a> Queue<'a> {
     /// `None` unless packets arrive that this machine processes.
-    fn new(silo: Cow<'a, Silo>, packets: f64, rows: &[&Consumption]) -> Option<Self> {
+    fn new(
+        analysis: &Analysis<'_>,
+        silo: Cow<'a, Silo>,
+        packets: f64,
+        rows: &[&Consumption],
+    ) -> Option<Self> {
         if silo.leased.is_some() || packets <= 0.0 {
             return None;
         }
@@ -397,7 +407,8 @@ impl<'a> Queue<'a> {
         let batch = packets / polls_per_s(&silo).max(f64::MIN_POSITIVE);
         // A poll by interrupt may have been several, each of at most this many packets.
         let batch = if silo.polls.is_empty() { batch.min(MOST_BATCH) } else { batch };
-        let own: f64 = silo.own_share.values().sum();
+        let own = silo.own_share.iter().map(|(cpu, share)| share / slowdown(analysis, *cpu));
+        let own: f64 = own.sum();
         let sum = |rows: &mut dyn Iterator<Item = &&Consumption>| -> f64 {
             rows.map(|row| row.bytes as f64).sum()
         };
@@ -454,7 +465,7 @@ fn backlogs<'a>(analysis: &'a Analysis<'a>) -> impl Iterator<Item = Queue<'a>> {
         let silos: Vec<&Silo> = analysis.silos_of(&netdev.name).collect();
         let work = BacklogWork::of(analysis, netdev, &silos)?;
         let silo = Cow::Owned(work.silo(analysis, netdev));
-        let queue = Queue::new(silo, work.packets_per_s, &work.reads)?;
+        let queue = Queue::new(analysis, silo, work.packets_per_s, &work.reads)?;
         Some(Queue { is_backlog: true, ..queue })
     };
     analysis.running().filter_map(of_netdev)
@@ -464,7 +475,8 @@ fn backlogs<'a>(analysis: &'a Analysis<'a>) -> impl Iterator<Item = Queue<'a>> {
 fn unmapped<'a>(analysis: &'a Analysis<'a>) -> impl Iterator<Item = Queue<'a>> {
     let of_netdev = |netdev: &'a Netdev| {
         let work = UnmappedWork::of(analysis, netdev)?.ok()?;
-        let queue = Queue::new(Cow::Owned(work.silo(netdev)), work.packets_per_s, &[])?;
+        let silo = Cow::Owned(work.silo(netdev));
+        let queue = Queue::new(analysis, silo, work.packets_per_s, &[])?;
         let batch = (work.packets_per_s / work.softirqs_per_s).clamp(1.0, MOST_BATCH);
         Some(Queue { batch, ..queue })
     };
@@ -529,6 +541,10 @@ fn arriving(analysis: &Analysis<'_>, silo: &Silo) -> Option<f64> {
     Some(all * part(time).or_else(|| part(interrupts))?)
 }
 
+fn slowdown(analysis: &Analysis<'_>, cpu: CpuId) -> f64 {
+    analysis.after().topology.slowdown(cpu)
+}
+
 /// Time of one packet on the backlogs to which RPS takes a queue's packets (ns).
 fn steered_ns(analysis: &Analysis<'_>, queue: &Queue<'_>) -> Option<f64> {
     let attribution = &analysis.observation.attribution;
@@ -538,7 +554,7 @@ fn steered_ns(analysis: &Analysis<'_>, queue: &Queue<'_>) -> Option<f64> {
         let all: u64 = polls().map(|poll| poll.packets).sum();
         let backlog = polls().filter(|poll| poll.netdev.is_empty());
         let backlog: u64 = backlog.map(|poll| poll.packets).sum();
-        let ns = attribution.cpu_time.get(&cpu)?.net_rx_ns as f64;
+        let ns = attribution.cpu_time.get(&cpu)?.net_rx_ns as f64 / slowdown(analysis, cpu);
         time += ns * backlog as f64 / (all as f64).max(1.0);
         packets += backlog as f64;
     }
@@ -554,7 +570,8 @@ fn handler_ns(analysis: &Analysis<'_>, queue: &Queue<'_>) -> f64 {
     let times = &analysis.observation.attribution.cpu_time;
     let of_cpu = |(cpu, per_s): (&CpuId, &f64)| {
         let time = times.get(cpu).filter(|time| time.hardirqs > 0)?;
-        Some(per_s * time.hardirq_ns as f64 / time.hardirqs as f64)
+        let ns = time.hardirq_ns as f64 / slowdown(analysis, *cpu);
+        Some(per_s * ns / time.hardirqs as f64)
     };
     let all = queue.silo.interrupts_per_s.iter().flatten();
     all.filter_map(of_cpu).sum::<f64>() / queue.packets

@@ -45,9 +45,9 @@ fn suggest(capacity: &Capacity<'_>, vectors: &[Vector]) -> Vec<Suggestion> {
     let mut taken = CpuSet::new();
     for group in by_node(vectors) {
         let placed: Vec<&Vector> = group.iter().map(|index| &vectors[*index]).collect();
-        let load: f64 = placed.iter().map(|vector| vector.load).sum();
+        let load: f64 = placed.iter().map(|vector| capacity.load(vector)).sum();
         let candidates = candidates(&placed, &loads, &taken);
-        let set = in_use(&placed, load, &loads, &candidates)
+        let set = in_use(&placed, &loads, &candidates)
             .unwrap_or_else(|| chosen(&placed, load, &loads, &candidates));
         let cpus: CpuSet = set.iter().flatten().copied().collect();
         let count = plural(cpus.len(), "cpu");
@@ -80,18 +80,18 @@ fn by_node(vectors: &[Vector]) -> Vec<Vec<usize>> {
 /// Returns the present places, if they are a set of dedicated CPUs that fits.
 fn in_use(
     vectors: &[&Vector],
-    load: f64,
     loads: &CpuLoads<'_>,
     candidates: &[Candidate],
 ) -> Option<Vec<Option<CpuId>>> {
     let present = |vector: &&Vector| vector.present.filter(|cpu| vector.pool.contains(*cpu));
     let at: Vec<CpuId> = vectors.iter().map(present).collect::<Option<_>>()?;
     let cpus: CpuSet = at.iter().copied().collect();
-    let count = cpus.len() as f64;
+    let load_on = |(cpu, vector): (&CpuId, &&Vector)| loads.capacity.load_on(*cpu, vector);
+    let (count, load) = (cpus.len() as f64, at.iter().zip(vectors).map(load_on).sum::<f64>());
     let few_enough = cpus.len() <= 1 || load / (count - 1.0) >= KEEP_ABOVE;
     let fits = load / count <= KEEP_BELOW || cpus.len() == vectors.len();
-    let even =
-        cpus.iter().all(|cpu| is_filled_well(cpu, vectors, &at, MAX_FILL + (KEEP_BELOW - FILL)));
+    let most = MAX_FILL + (KEEP_BELOW - FILL);
+    let even = cpus.iter().all(|cpu| is_filled_well(cpu, vectors, &at, most, loads.capacity));
     let apart = cpus.iter().all(|cpu| loads.core(cpu).and(&cpus).len() == 1);
     let unused = candidates.iter().find(|candidate| !loads.core(candidate.cpu).intersects(&cpus));
     let well_chosen = cpus.iter().all(|cpu| {
@@ -101,13 +101,21 @@ fn in_use(
     (few_enough && fits && even && apart && well_chosen).then(|| at.into_iter().map(Some).collect())
 }
 
-fn is_filled_well(cpu: CpuId, vectors: &[&Vector], at: &[CpuId], most: f64) -> bool {
+fn is_filled_well(
+    cpu: CpuId,
+    vectors: &[&Vector],
+    at: &[CpuId],
+    most: f64,
+    capacity: &Capacity<'_>,
+) -> bool {
     let placed_here = vectors.iter().zip(at).filter(|(_, at)| **at == cpu);
-    let here: Vec<f64> = placed_here.map(|(vector, _)| vector.load).collect();
+    let here: Vec<f64> =
+        placed_here.map(|(vector, _)| capacity.load_on(cpu, vector)).collect();
     here.len() <= 1 || here.iter().sum::<f64>() <= most
 }
 
-/// Chooses a new set, as small as possible, and the CPU of each vector.
+/// Chooses a new set, as small as possible, and the CPU of each vector; `load` is that of all on
+/// the fastest CPU.
 fn chosen(
     vectors: &[&Vector],
     load: f64,
@@ -122,13 +130,17 @@ fn chosen(
             one_per_core.push(candidate.cpu);
         }
     }
-    let least = ((load / FILL).ceil() as usize).clamp(1, one_per_core.len().max(1));
     let mut seats = Vec::new();
-    for count in least..=one_per_core.len() {
-        seats = seated(vectors, &one_per_core[..count]);
+    let mut speed = 0.0;
+    for (cpu, count) in one_per_core.iter().zip(1..) {
+        speed += 1.0 / loads.capacity.topology.slowdown(*cpu);
+        if speed < load / FILL && count < one_per_core.len() {
+            continue;
+        }
+        seats = seated(vectors, &one_per_core[..count], loads.capacity);
         let at: Vec<CpuId> = seats.iter().flatten().copied().collect();
         if at.len() < seats.len()
-            || at.iter().all(|cpu| is_filled_well(*cpu, vectors, &at, MAX_FILL))
+            || at.iter().all(|cpu| is_filled_well(*cpu, vectors, &at, MAX_FILL, loads.capacity))
         {
             break;
         }
@@ -137,10 +149,10 @@ fn chosen(
 }
 
 /// Assigns the heaviest vector first, each to the least filled CPU.
-fn seated(vectors: &[&Vector], cpus: &[CpuId]) -> Vec<Option<CpuId>> {
+fn seated(vectors: &[&Vector], cpus: &[CpuId], capacity: &Capacity<'_>) -> Vec<Option<CpuId>> {
     let mut order: Vec<usize> = (0..vectors.len()).collect();
     order.sort_unstable_by_key(|index| {
-        (std::cmp::Reverse(millionths(vectors[*index].load)), *index)
+        (std::cmp::Reverse(millionths(capacity.load(vectors[*index]))), *index)
     });
     let mut filled: Vec<(u64, usize, CpuId)> =
         cpus.iter().enumerate().map(|(rank, cpu)| (0, rank, *cpu)).collect();
@@ -148,12 +160,13 @@ fn seated(vectors: &[&Vector], cpus: &[CpuId]) -> Vec<Option<CpuId>> {
     for index in order {
         let vector = vectors[index];
         let allowed = filled.iter_mut().filter(|(.., cpu)| vector.pool.contains(*cpu));
+        // Vectors without a measured load count as 1, so that they spread out too.
+        let load_on = |cpu: CpuId| millionths(capacity.load_on(cpu, vector)).max(1);
         let order = |(load, rank, cpu): &&mut (u64, usize, CpuId)| {
-            (*load, vector.present != Some(*cpu), *rank)
+            (*load + load_on(*cpu), vector.present != Some(*cpu), *rank)
         };
         if let Some(seat) = allowed.min_by_key(order) {
-            // Vectors without a measured load count as 1, so that they spread out too.
-            seat.0 += millionths(vector.load).max(1);
+            seat.0 += load_on(seat.2);
             seats[index] = Some(seat.2);
         }
     }

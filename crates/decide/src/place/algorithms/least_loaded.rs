@@ -27,13 +27,13 @@ fn suggest(capacity: &Capacity<'_>, vectors: &[Vector]) -> Vec<Suggestion> {
     let mut at: Vec<Option<CpuId>> = Vec::with_capacity(vectors.len());
     for vector in vectors {
         let present = vector.present.filter(|cpu| vector.pool.contains(*cpu));
-        present.into_iter().for_each(|cpu| loads.put(cpu, vector.load));
+        present.into_iter().for_each(|cpu| loads.put(cpu, vector));
         at.push(present);
     }
     let mut order: Vec<usize> =
         (0..vectors.len()).filter(|index| vectors[*index].quiet().is_none()).collect();
     order.sort_unstable_by_key(|index| {
-        (std::cmp::Reverse(millionths(vectors[*index].load)), *index)
+        (std::cmp::Reverse(millionths(capacity.load(&vectors[*index]))), *index)
     });
     let near: Vec<Vec<CpuId>> = vectors.iter().map(|it| nearest(it, capacity)).collect();
     // A plan that moves anything leaves no vector just below the threshold, where noise would make
@@ -43,9 +43,9 @@ fn suggest(capacity: &Capacity<'_>, vectors: &[Vector]) -> Vec<Suggestion> {
         let mut moved = false;
         for &index in &order {
             let vector = &vectors[index];
-            at[index].into_iter().for_each(|cpu| loads.take(cpu, vector.load));
-            let to = place(&near[index], at[index], margin, &loads);
-            to.into_iter().for_each(|cpu| loads.put(cpu, vector.load));
+            at[index].into_iter().for_each(|cpu| loads.take(cpu, vector));
+            let to = place(vector, &near[index], at[index], margin, &loads);
+            to.into_iter().for_each(|cpu| loads.put(cpu, vector));
             moved |= to != at[index];
             at[index] = to;
         }
@@ -67,16 +67,17 @@ fn nearest(vector: &Vector, capacity: &Capacity<'_>) -> Vec<CpuId> {
 /// Returns the best CPU, of those that are near, for a vector that is at `at` and whose load is not
 /// counted in `loads`; it stays while another one is better by at most `margin`.
 fn place(
+    vector: &Vector,
     near: &[CpuId],
     at: Option<CpuId>,
     margin: f64,
     loads: &CpuLoads<'_>,
 ) -> Option<CpuId> {
-    let rank =
-        |cpu: &CpuId| (crowd(loads, *cpu), at != Some(*cpu), loads.queues_at(*cpu), *cpu);
+    let with = |cpu: CpuId| crowd(loads, cpu) + millionths(loads.capacity.load_on(cpu, vector));
+    let rank = |cpu: &CpuId| (with(*cpu), at != Some(*cpu), loads.queues_at(*cpu), *cpu);
     let best = near.iter().copied().min_by_key(rank)?;
-    let limit = crowd(loads, best) + millionths(margin);
-    let good_enough = |cpu: &CpuId| near.contains(cpu) && crowd(loads, *cpu) <= limit;
+    let limit = with(best) + millionths(margin);
+    let good_enough = |cpu: &CpuId| near.contains(cpu) && with(*cpu) <= limit;
     at.filter(good_enough).or(Some(best))
 }
 

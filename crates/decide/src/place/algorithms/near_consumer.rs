@@ -234,20 +234,20 @@ impl<'a> Placement<'a> {
     fn put(&mut self, index: usize, cpu: Option<CpuId>) {
         self.at[index] = cpu;
         if let Some(cpu) = cpu {
-            self.loads.put(cpu, self.vectors[index].load);
+            self.loads.put(cpu, &self.vectors[index]);
         }
     }
 
     fn leave(&mut self, index: usize) {
         if let Some(cpu) = self.at[index].take() {
-            self.loads.take(cpu, self.vectors[index].load);
+            self.loads.take(cpu, &self.vectors[index]);
         }
     }
 
     /// Moves each vector that has a preference to its best place, if that is clearly better than
     /// the one it has.
     fn settle(&mut self, preferences: &[Option<&Preference<'_>>]) {
-        let order = heaviest_first(preferences);
+        let order = heaviest_first(preferences, self.loads.capacity);
         let mut badly_placed = Vec::new();
         for &(index, preference) in &order {
             let present = self.at[index];
@@ -357,9 +357,11 @@ impl<'a> Placement<'a> {
 /// Sorts by load in whole per cent, then by packets; equals keep their order.
 fn heaviest_first<'w>(
     preferences: &[Option<&'w Preference<'w>>],
+    capacity: &Capacity<'_>,
 ) -> Vec<(usize, &'w Preference<'w>)> {
-    let weight =
-        |vector: &Vector| ((vector.load * 100.0).round() as u64, vector.packets_per_s as u64);
+    let weight = |vector: &Vector| {
+        ((capacity.load(vector) * 100.0).round() as u64, vector.packets_per_s as u64)
+    };
     let mut order: Vec<(usize, &Preference<'_>)> = preferences
         .iter()
         .enumerate()

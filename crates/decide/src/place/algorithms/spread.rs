@@ -42,7 +42,7 @@ fn suggest(capacity: &Capacity<'_>, vectors: &[Vector]) -> Vec<Suggestion> {
             continue;
         };
         suggestions.push(suggestion(vector, cpu, &loads));
-        loads.put(cpu, vector.load);
+        loads.put(cpu, vector);
         crowds.add(shared);
     }
     suggestions

@@ -30,6 +30,7 @@ impl Scene {
                 queue.packets_per_poll
             });
             let ifindex = at as u32 + 2;
+            let load = queue.load * settings.topology.slowdown(cpu);
             attribution.polls.push(Poll {
                 napi,
                 netdev: netdev.name.clone(),
@@ -38,12 +39,11 @@ impl Scene {
                 cpu,
                 polls,
                 packets,
-                ns: (queue.poll_time && !netdev.threaded)
-                    .then_some((queue.load * 1e9) as u64 * SECONDS),
+                ns: (queue.poll_time && !netdev.threaded).then_some((load * 1e9) as u64 * SECONDS),
             });
             if !netdev.threaded {
                 let time = attribution.cpu_time.entry(cpu).or_default();
-                time.net_rx_ns += (queue.load * 1e9) as u64 * SECONDS;
+                time.net_rx_ns += (load * 1e9) as u64 * SECONDS;
                 time.net_rx_runs += polls;
             }
             self.hand_on(settings, at, index, polls, &mut attribution);
