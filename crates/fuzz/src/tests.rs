@@ -54,7 +54,7 @@ pub(crate) fn try_inputs(name: &str) {
     panic!(
         "{name} fails: {}\n{error}\ninput {number}: b\"{}\"\n\
          fix it, add a test to the parser, and keep the input:\n\
-         base64 -d > crates/fuzz/seeds/{name}/NAME <<< '{}'",
+         mkdir -p crates/fuzz/seeds/{name} && base64 -d > crates/fuzz/seeds/{name}/NAME <<< '{}'",
         output.status,
         input[..input.len().min(1000)].escape_ascii(),
         STANDARD.encode(&input),

@@ -52,7 +52,7 @@ pub(crate) struct Package {
 }
 
 impl<'a> Suite<'a> {
-    /// A suite for this machine.
+    /// A suite for amd64.
     pub(crate) fn new(cache: &'a Cache, name: &'static str) -> Result<Self> {
         Self::of(cache, name, Arch::Amd64)
     }

@@ -60,9 +60,10 @@ impl ArmRoot {
         let profile = host.file_name().context("no profile")?;
         let made = host.with_file_name("aarch64");
         let programs = made.join("aarch64-unknown-linux-gnu").join(profile);
+        let release = if profile == "release" { " --release" } else { "" };
         ensure!(
             programs.join(AGENT).is_file(),
-            "no {AGENT} in {}: run  {BUILD}",
+            "no {AGENT} in {}: run  {BUILD}{release}",
             programs.display()
         );
         let (root, seen_at) = (made.join("root"), host.to_owned());

@@ -53,10 +53,9 @@ const MODULES: [&str; 8] = [
 pub(crate) fn build(cache: &Cache, image: &Image, arm: Option<&ArmRoot>) -> Result<PathBuf> {
     let root = arm.map_or(Path::new("/"), |arm| &arm.root);
     let busybox = fs::read(root.join(BUSYBOX)).with_context(|| {
-        format!(
-            "cannot read {BUSYBOX} in {}: scripts/setup installs busybox-static",
-            root.display()
-        )
+        let by =
+            arm.map_or("scripts/setup installs busybox-static", |_| "scripts/aarch64 makes it");
+        format!("cannot read {BUSYBOX} in {}: {by}", root.display())
     })?;
     let agent = arm.map_or(Ok(AGENT.to_vec()), ArmRoot::agent)?;
     let mut hasher = DefaultHasher::new();

@@ -178,9 +178,7 @@ pub(crate) trait Cpus {
     /// How far two of them are from each other.
     fn distance(&self, a: CpuId, b: CpuId) -> Distance;
     /// How many times as long work takes there as on the fastest one.
-    fn slowdown(&self, _: CpuId) -> f64 {
-        1.0
-    }
+    fn slowdown(&self, cpu: CpuId) -> f64;
     /// Whether the device's memory is on another node.
     fn is_far_from_device(&self, _: CpuId) -> bool {
         false

@@ -469,4 +469,9 @@ impl Cpus for Network<'_> {
     fn distance(&self, _: CpuId, _: CpuId) -> Distance {
         Distance::Node
     }
+
+    /// All CPUs of a model are alike.
+    fn slowdown(&self, _: CpuId) -> f64 {
+        1.0
+    }
 }

@@ -6,6 +6,7 @@
 
 pub mod arrived;
 pub mod cgroup;
+mod clocks;
 pub mod decode;
 mod drops;
 mod functions;
@@ -14,6 +15,7 @@ pub mod load;
 mod options;
 mod own_cost;
 mod packet_sockets;
+mod refusal;
 pub mod runqueue;
 mod sources;
 pub mod stages;

@@ -41,8 +41,8 @@ struct table {
 };
 
 /*
- * Defines a pair and NAME_table(). Each CPU has one in `share` of the usual slots. User space
- * creates the pair, with the real size of its tables.
+ * Defines a pair and NAME_table(). Each CPU has one in `share` of the usual slots, as in tables.rs.
+ * User space creates the pair, with the real size of its tables.
  */
 #define TABLE(name, share) \
 	struct { \

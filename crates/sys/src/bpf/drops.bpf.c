@@ -21,7 +21,7 @@
 #include "time.h"
 #include <bpf/bpf_tracing.h>
 
-TABLE(drops, 2)
+TABLE(drops, LAYOUT_FEWER_SLOTS)
 
 /* The kernel gives clients ports from here on (default of net.ipv4.ip_local_port_range). */
 enum { FIRST_OF_CLIENTS = 32768 };

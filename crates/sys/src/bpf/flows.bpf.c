@@ -38,7 +38,7 @@ static __always_inline u64 number_of(const struct sk_buff *skb, const struct dem
 	return (u64)skb - (u64)demand;
 }
 
-static __always_inline struct passed *place_of(u64 packet)
+static __always_inline struct passed *passed_at(u64 packet)
 {
 	u32 place = packet * 0x9e3779b97f4a7c15ull >> (64 - LAYOUT_PASSED_BITS);
 
@@ -108,7 +108,7 @@ int BPF_PROG(flow_enters, struct sk_buff *skb)
 	if (!demand || !demand->noting)
 		return 0;
 	packet = number_of(skb, demand);
-	place = place_of(packet);
+	place = passed_at(packet);
 	if (!place)
 		return 0;
 	hash = mark = skb->hash;

@@ -22,7 +22,7 @@
 #include "napi.h"
 #include <bpf/bpf_tracing.h>
 
-TABLE(forwards, 2)
+TABLE(forwards, LAYOUT_FEWER_SLOTS)
 
 struct arrival {
 	u64 skb;

@@ -23,6 +23,8 @@ layout! {
     SLOT_LABEL = SLOT_KEY + KEY_WORDS;
     SLOT_SUM = SLOT_LABEL + LABEL_WORDS;
     SLOT_WORDS = SLOT_SUM + SUMS;
+    /// Tables of rarer events have the usual number of slots divided by this.
+    FEWER_SLOTS = 2;
     /// The tables of a pair.
     HALVES = 2;
 

@@ -2,10 +2,8 @@
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
-use std::fs;
 use std::io::{self, Read};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
-use std::path::Path;
 
 use libbpf_rs::{
     Iter, Link, MapCore, MapHandle, Object, ObjectBuilder, OpenObject, PrintLevel, ProgramMut,
@@ -14,15 +12,12 @@ use libbpf_rs::{
 use netsilo_model::snapshot::attribution::Hook;
 use netsilo_model::snapshot::packet_sockets;
 
-use crate::bpf::sources::{RESCHEDULES, SOFTIRQS, STAGES, Source};
-use crate::bpf::{cgroup, layout, stages};
+use crate::bpf::refusal::reason;
+use crate::bpf::sources::{READERS, RESCHEDULES, SOFTIRQS, STAGES, Source};
+use crate::bpf::{cgroup, clocks, layout};
 
 /// All programs (`bpf/programs.c`): an ELF object, compressed by `build.rs`.
 const OBJECT: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/programs.o.zst"));
-
-/// The map of reading threads. Exists with the programs of `bpf/runqueue.bpf.c`; the programs that
-/// count reads fill it.
-pub(crate) const READERS: &str = "readers";
 
 /// What programs need to be loaded.
 pub(crate) struct LoadContext {
@@ -55,19 +50,22 @@ struct Program {
     links: Vec<Link>,
 }
 
-/// Loads and attaches the programs of all sources that the kernel accepts. Usually that is one
-/// object. For sources whose programs are accepted but cannot be attached, their next variants are
-/// loaded as another one.
-pub(crate) fn load(mut sources: Vec<Source>, context: &mut LoadContext) -> Vec<Loaded> {
-    let mut all: Vec<Loaded> = Vec::new();
+/// Loads and attaches the programs of all sources that the kernel accepts, next to those in `all`.
+///
+/// Usually that is one object. For sources whose programs are accepted but cannot be attached,
+/// their next variants are loaded as another one. If libbpf does not name what was refused, each
+/// source is loaded alone.
+pub(crate) fn load(mut sources: Vec<Source>, context: &mut LoadContext, all: &mut Vec<Loaded>) {
     while !sources.is_empty() {
-        let mut loaded = Loaded::new(&mut sources, context);
-        loaded.attach_first(&mut sources, all.iter().any(Loaded::knows_softirqs));
+        let Some(mut loaded) = Loaded::new(&mut sources, context) else {
+            sources.drain(..).for_each(|source| load(vec![source], context, all));
+            return;
+        };
+        loaded.attach_or_go_on(&mut sources, all.iter().any(Loaded::knows_softirqs));
         let readers = loaded.map(READERS).filter(|_| loaded.runs("reader_runs"));
         context.maps.extend(readers.map(|readers| (READERS, readers)));
         all.push(loaded);
     }
-    all
 }
 
 /// The hooks of all sources, each refused for this reason.
@@ -84,11 +82,12 @@ pub(crate) fn refuse(sources: &[Source], reason: &str) -> Vec<Hook> {
 
 impl Loaded {
     /// Loads without attaching. One refused program makes the load of all fail. So each time, the
-    /// program that libbpf names is left out, or its source goes on to its next variant.
-    fn new(sources: &mut [Source], context: &LoadContext) -> Self {
+    /// program that libbpf names is left out, or its source goes on to its next variant. `None` if
+    /// libbpf names none of several sources.
+    fn new(sources: &mut [Source], context: &LoadContext) -> Option<Self> {
         let mut refused: BTreeMap<&str, String> = BTreeMap::new();
         let mut names = BTreeMap::new();
-        let mut passed: Vec<Program> = Vec::new();
+        let mut replaced: Vec<Program> = Vec::new();
         let object = loop {
             let mut wanted = Vec::new();
             let mut maps = Vec::new();
@@ -110,46 +109,53 @@ impl Loaded {
                 }
                 Err(reason) => Failed { culprit: None, reason },
             };
-            let culprit = failed.culprit.unwrap_or_default();
-            let is_to_blame = |source: &Source, program: &str| {
-                program == culprit || source.maps.contains(&culprit.as_str())
-            };
-            let chosen = |source: &Source, program: &str| source.programs().contains(&program);
-            let source = sources
-                .iter_mut()
-                .find(|it| wanted.iter().any(|name| chosen(it, name) && is_to_blame(it, name)));
-            let Some(source) = source else {
-                refused.extend(wanted.iter().map(|name| (*name, failed.reason.clone())));
+            if wanted.is_empty() {
                 break None;
+            }
+            let culprit = failed.culprit.unwrap_or_default();
+            let blamed = |source: &Source| -> Vec<&str> {
+                let own = wanted.iter().filter(|name| source.programs().contains(*name));
+                let whole = source.maps.contains(&culprit.as_str());
+                own.filter(|name| whole || **name == culprit).copied().collect()
+            };
+            let at = sources.iter().position(|source| !blamed(source).is_empty());
+            let (source, blamed) = match (at, &mut *sources) {
+                (Some(at), sources) => {
+                    let blamed = blamed(&sources[at]);
+                    (&mut sources[at], blamed)
+                }
+                (None, [only]) => (only, wanted),
+                (None, _) => return None,
             };
             if source.variants.len() > 1 {
-                passed.extend(source.next_variant(&failed.reason, &names));
+                replaced.extend(source.next_variant(&failed.reason, &names));
             } else {
-                wanted.retain(|name| chosen(source, name) && is_to_blame(source, name));
-                refused.extend(wanted.iter().map(|name| (*name, failed.reason.clone())));
+                refused.extend(blamed.into_iter().map(|name| (name, failed.reason.clone())));
             }
         };
         let mut programs = Vec::new();
         for source in &*sources {
             let is_own = |program: &mut Program| program.hook.quantity == source.quantity;
-            programs.extend(passed.extract_if(.., is_own));
+            programs.extend(replaced.extract_if(.., is_own));
             for name in source.programs() {
                 let mut program = Program::new(source, name, &names);
                 program.hook.refused = refused.remove(name);
                 programs.push(program);
             }
         }
-        Self { programs, object }
+        Some(Self { programs, object })
     }
 
-    /// Attaches all. Leaves those sources whose next variant is to be loaded.
-    fn attach_first(&mut self, sources: &mut Vec<Source>, softirqs: bool) {
-        self.attach_with(|_| true, softirqs);
+    /// Attaches all. If a variant is not attached as a whole, detaches it and goes on to the next
+    /// one; keeps the sources of which that is to be loaded.
+    fn attach_or_go_on(&mut self, sources: &mut Vec<Source>, softirqs: bool) {
+        self.attach(|_| true, softirqs);
         sources.retain_mut(|source| {
             let own = |program: &Program| source.programs().contains(&program.name);
             let failed = self.programs.iter().filter(|program| own(program));
             let failed = failed.filter_map(|program| program.hook.refused.clone()).next();
-            let Some(reason) = failed.filter(|_| source.variants.len() > 1) else { return false };
+            let can_go_on = |reason: &String| source.variants.len() > 1 && *reason != NO_SOFTIRQS;
+            let Some(reason) = failed.filter(can_go_on) else { return false };
             self.programs.retain_mut(|program| {
                 let is_kept = !own(program) || source.lists_refused;
                 if own(program) {
@@ -201,12 +207,8 @@ impl Loaded {
     }
 
     /// Attaches each program of these quantities that was not refused and is not attached.
-    pub(crate) fn attach(&mut self, is_wanted: impl Fn(&str) -> bool) {
-        let softirqs = self.knows_softirqs();
-        self.attach_with(is_wanted, softirqs);
-    }
-
-    fn attach_with(&mut self, is_wanted: impl Fn(&str) -> bool, softirqs: bool) {
+    /// `softirqs`: whether others know the softirqs.
+    pub(crate) fn attach(&mut self, is_wanted: impl Fn(&str) -> bool, softirqs: bool) {
         for at in 0..self.programs.len() {
             let softirqs = softirqs || self.knows_softirqs();
             let program = &mut self.programs[at];
@@ -290,7 +292,7 @@ impl Source {
 /// one of perf events to the clock of each CPU.
 fn attach(program: &ProgramMut<'_>) -> Result<Vec<Link>, String> {
     let link = match program.prog_type() {
-        ProgramType::PerfEvent => return stages::attach_to_clocks(program),
+        ProgramType::PerfEvent => return clocks::attach(program),
         ProgramType::CgroupSkb => {
             let root = cgroup::root().ok_or("cgroup v2 is not mounted")?;
             program.attach_cgroup(root.as_raw_fd())
@@ -389,43 +391,4 @@ fn try_load(
     }
     CULPRIT.set(None);
     object.load().map_err(|error| Failed { culprit: CULPRIT.take(), reason: reason(&error) })
-}
-
-/// Explains the kernel's refusal without errno numbers.
-pub(crate) fn reason(error: &libbpf_rs::Error) -> String {
-    let text = format!("{error:#}");
-    let words = if !Path::new("/sys/kernel/btf/vmlinux").exists() {
-        "this kernel has no BTF (CONFIG_DEBUG_INFO_BTF)"
-    } else {
-        match errno(&text) {
-            Some(1) if may_load() => {
-                "this kernel forbids this kind of hook, although netsilo has the privilege"
-            }
-            Some(1) => "no privilege: run as root or with CAP_BPF and CAP_PERFMON",
-            Some(13) => "the kernel's verifier refused the program",
-            Some(2 | 3) => "this kernel lacks the hook, or a symbol that the program reads",
-            Some(22 | 95 | 524) => "this kernel does not allow this kind of hook here",
-            Some(16) => "the hook is busy: another tracer holds it exclusively",
-            Some(12) => "out of memory",
-            _ => "refused by the kernel",
-        }
-    };
-    format!("{words} [{text}]")
-}
-
-/// Whether CAP_SYS_ADMIN, or CAP_BPF and CAP_PERFMON (`include/uapi/linux/capability.h`), are
-/// effective.
-fn may_load() -> bool {
-    let status = fs::read_to_string("/proc/thread-self/status").unwrap_or_default();
-    let effective = status.lines().find_map(|line| line.strip_prefix("CapEff:"));
-    let effective =
-        effective.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok()).unwrap_or(0);
-    let has = |capability: u32| effective >> capability & 1 == 1;
-    has(21) || (has(39) && has(38))
-}
-
-/// The errno. libbpf-rs keeps it only in its text: `... (os error 22)`.
-fn errno(text: &str) -> Option<i32> {
-    let (_, after) = text.rsplit_once("(os error ")?;
-    after.split(')').next()?.parse().ok()
 }

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause) */
 /*
  * The threads that read sockets. The programs that count reads mark them; those of
- * `runqueue.bpf.c` look them up. Without these the map is not created.
+ * `runqueue.bpf.c` look them up. Unless these are loaded, the map is not created.
  */
 #pragma once
 #include "kernel.h"

@@ -99,7 +99,7 @@ static __always_inline void label_reader(struct slot *slot)
  */
 static __always_inline struct slot *slot_of_reader(struct key *key, bool *fresh)
 {
-	u32 half = machine.slots / 2;
+	u32 half = reads_table().slots / 2;
 	struct slot *slot = slot_among(reads_table(), key, 0, half, fresh);
 	u64 name[LAYOUT_LABEL_WORDS] = {};
 

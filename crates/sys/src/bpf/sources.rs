@@ -5,7 +5,6 @@ use std::fs;
 use netsilo_model::snapshot::attribution::OTHER_SOCKETS;
 use netsilo_model::snapshot::{drops, ip_packets, packet_sockets, runqueue};
 
-use crate::bpf::load::READERS;
 use crate::bpf::options::Options;
 
 /// Programs that count one thing together.
@@ -13,8 +12,8 @@ use crate::bpf::options::Options;
 pub(crate) struct Source {
     /// The name in `Hook::quantity`.
     pub(crate) quantity: &'static str,
-    /// Programs in order of preference, never empty. All of a variant run, or the next one does; of
-    /// the last one those run that the kernel accepts.
+    /// Programs in order of preference. All of a variant run, or the next one does; of the last one
+    /// those run that the kernel accepts.
     pub(crate) variants: Vec<&'static [&'static str]>,
     /// Maps that are created for these programs; those of [`LoadContext`] exist.
     ///
@@ -27,9 +26,13 @@ pub(crate) struct Source {
     pub(crate) needs_softirqs: bool,
 }
 
-/// What the stages are called in `Hook::quantity`.
+/// The map of reading threads. Exists with the programs of `bpf/runqueue.bpf.c`; the programs that
+/// count reads fill it.
+pub(crate) const READERS: &str = "readers";
+
+/// `Hook::quantity` of the stages.
 pub(crate) const STAGES: &str = "stages";
-/// The same of the flows behind a veth.
+/// `Hook::quantity` of the flows behind a veth.
 pub(crate) const FLOWS: &str = "flows behind veth";
 
 /// They record which softirq each CPU is running.
@@ -57,7 +60,7 @@ pub(crate) const RESCHEDULES: &[&str] = if cfg!(any(target_arch = "x86_64", targ
 };
 
 impl Source {
-    /// What to attach at once.
+    /// What to attach at once. The softirq hooks come before those that need them.
     pub(crate) fn all(options: Options) -> Vec<Self> {
         let mut all = Vec::new();
         let mut add =
@@ -96,7 +99,7 @@ impl Source {
         Self { variants, maps: &["steered", "queues"], ..Self::new("udp bytes", &[]) }
     }
 
-    /// What a kernel refuses only if it is too old for it, is not worth a word.
+    /// Refused variants are not listed: the next one counts the same packets, with less detail.
     fn drops() -> Self {
         let variants: Vec<&[_]> = vec![&["drop_of_socket"], &["drop_with_reason"], &["drop"]];
         Self { variants, lists_refused: false, ..Self::new(drops::QUANTITY, &[]) }

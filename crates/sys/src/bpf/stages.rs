@@ -2,19 +2,17 @@
 //! stacks on each CPU; kallsyms has the names of the functions.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::{fs, io};
+use std::fs;
 
-use libbpf_rs::{Link, MapCore, MapFlags, MapHandle, ProgramMut};
+use libbpf_rs::{MapCore, MapFlags, MapHandle};
 use netsilo_model::derive::stages::stage_of;
-use netsilo_model::machine::cpuset::{CpuId, CpuSet};
+use netsilo_model::machine::cpuset::CpuId;
 use netsilo_model::parse::kallsyms;
 use netsilo_model::snapshot::stage_samples::{ReceiveStage, StageSamples};
 
+use crate::bpf::clocks::SAMPLES_PER_S;
 use crate::bpf::layout;
-use crate::bpf::load::{Loaded, reason};
-
-/// Not a divisor of the timer frequencies 100, 250 and 1000 Hz.
-const SAMPLES_PER_S: u32 = 499;
+use crate::bpf::load::Loaded;
 
 /// What the sampling program counts.
 pub(crate) struct Samples {
@@ -54,18 +52,6 @@ impl Samples {
         }
         Ok(sampled)
     }
-}
-
-/// Attaches the sampling program to the clocks of all online CPUs.
-pub(crate) fn attach_to_clocks(program: &ProgramMut<'_>) -> Result<Vec<Link>, String> {
-    let online = fs::read_to_string("/sys/devices/system/cpu/online").unwrap_or_default();
-    let attach = |cpu| {
-        let event = clock(cpu).map_err(|error| {
-            format!("no perf clock on cpu {cpu}: {error} (kernel.perf_event_paranoid?)")
-        })?;
-        program.attach_perf_event(event).map_err(|error| reason(&error))
-    };
-    CpuSet::parse_list(&online).unwrap_or_default().iter().map(attach).collect()
 }
 
 /// Reads and removes the counts, by CPU and stack.
@@ -120,30 +106,4 @@ fn stages(stacks: &BTreeMap<u32, Vec<u64>>) -> Result<BTreeMap<u32, ReceiveStage
     let stage =
         |stack: &Vec<u64>| stage_of(stack.iter().filter_map(|address| functions.get(address)));
     Ok(stacks.iter().map(|(id, stack)| (*id, stage(stack))).collect())
-}
-
-/// Opens perf's cpu-clock of one CPU for all tasks. The caller closes it.
-fn clock(cpu: CpuId) -> io::Result<i32> {
-    let mut attributes = libbpf_sys::perf_event_attr {
-        type_: libbpf_sys::PERF_TYPE_SOFTWARE,
-        size: size_of::<libbpf_sys::perf_event_attr>() as u32,
-        config: u64::from(libbpf_sys::PERF_COUNT_SW_CPU_CLOCK),
-        ..Default::default()
-    };
-    attributes.__bindgen_anon_1.sample_freq = u64::from(SAMPLES_PER_S);
-    attributes.set_freq(1);
-    attributes.set_exclude_user(1);
-    let cpu = i32::try_from(cpu.0).map_err(io::Error::other)?;
-    let (pid, group, flags) = (-1, -1, libbpf_sys::PERF_FLAG_FD_CLOEXEC);
-    // SAFETY: the kernel reads `size` bytes of the attributes, which outlive the call, and keeps no
-    // reference.
-    #[allow(unsafe_code)]
-    let fd = unsafe {
-        libc::syscall(libc::SYS_perf_event_open, &raw const attributes, pid, cpu, group, flags)
-    };
-    if fd < 0 {
-        Err(io::Error::last_os_error())
-    } else {
-        i32::try_from(fd).map_err(io::Error::other)
-    }
 }

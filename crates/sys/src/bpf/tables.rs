@@ -12,7 +12,7 @@ use rustix::time::{ClockId, clock_getres};
 
 use crate::bpf::arrived::Arrived;
 use crate::bpf::decode::TIME_OPEN;
-use crate::bpf::layout::{self, DEMAND_WORDS, TIME_WORDS};
+use crate::bpf::layout::{self, DEMAND_WORDS, FEWER_SLOTS, TIME_WORDS};
 use crate::bpf::load::LoadContext;
 use crate::bpf::options::Options;
 use crate::bpf::runqueue::Waits;
@@ -60,9 +60,9 @@ impl Tables {
         let slots = slots(cpus);
         let polls = Table::new(cpus, slots)?;
         let reads = Table::new(cpus, slots)?;
-        let wakeups = Table::new(cpus, slots / 2)?;
-        let forwards = Table::new(cpus, slots / 2)?;
-        let drops = Table::new(cpus, slots / 2)?;
+        let wakeups = Table::new(cpus, slots / FEWER_SLOTS as u32)?;
+        let forwards = Table::new(cpus, slots / FEWER_SLOTS as u32)?;
+        let drops = Table::new(cpus, slots / FEWER_SLOTS as u32)?;
         let times = mappable_array("netsilo_times", (TIME_WORDS * 8) as u32, cpus)?;
         let demand = mappable_array("netsilo_demand", (DEMAND_WORDS * 8) as u32, 1)?;
         let window = mappable_array("netsilo_window", 8, 1)?;

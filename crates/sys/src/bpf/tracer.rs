@@ -22,10 +22,11 @@ use crate::bpf::decode::{
 };
 use crate::bpf::drops::DropNames;
 use crate::bpf::functions::Functions;
-use crate::bpf::load::{LoadContext, Loaded, load, reason, refuse};
+use crate::bpf::load::{LoadContext, Loaded, load, refuse};
 pub use crate::bpf::options::Options;
 use crate::bpf::own_cost::{self, Unlisted};
 use crate::bpf::packet_sockets::PacketSockets;
+use crate::bpf::refusal::reason;
 use crate::bpf::runqueue::Waits;
 use crate::bpf::sources::{FLOWS, STAGES, Source};
 use crate::bpf::stages::Samples;
@@ -130,7 +131,7 @@ impl Tracer {
 
     fn load(&mut self, sources: Vec<Source>) {
         if let Some(context) = &mut self.context {
-            self.loaded.extend(load(sources, context));
+            load(sources, context, &mut self.loaded);
         }
     }
 
@@ -174,7 +175,7 @@ impl Tracer {
         let needed = is_exact || self.tables.as_ref().is_some_and(Tables::records_flows);
         let is_flows = |quantity: &str| quantity == FLOWS;
         for loaded in &mut self.loaded {
-            if needed { loaded.attach(is_flows) } else { loaded.detach(is_flows) }
+            if needed { loaded.attach(is_flows, false) } else { loaded.detach(is_flows) }
         }
     }
 
@@ -204,7 +205,9 @@ impl Tracer {
         if let Some(tables) = &self.tables {
             tables.begin_window();
         }
-        self.loaded.iter_mut().for_each(|loaded| loaded.attach(|quantity| quantity != FLOWS));
+        let softirqs = self.loaded.iter().any(Loaded::knows_softirqs);
+        let is_meant = |quantity: &str| quantity != FLOWS;
+        self.loaded.iter_mut().for_each(|loaded| loaded.attach(is_meant, softirqs));
         self.attach_flows();
         self.since = Some(Instant::now());
         self.drops_since = self.drops_since.or(self.since).filter(|_| self.counts_drops());

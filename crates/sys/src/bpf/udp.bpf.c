@@ -9,7 +9,7 @@
  *
  * While a task is preempted within an fentry program, its CPU does not run that program for other
  * tasks: those reads are lost (and counted as missed). A kprobe cannot be preempted, so it comes
- * first on preemptible kernels (`preemptible` in load.rs).
+ * first on preemptible kernels (`is_preemptible` in sources.rs).
  *
  * A connected socket stores the CPU that ran the protocol (sk_incoming_cpu). For other sockets a
  * second hook, where the packet is queued to the socket, records that CPU if it differs from the
@@ -112,7 +112,7 @@ static __always_inline void count_member(const struct datagram *datagram, u64 by
 	key.word[LAYOUT_READ_TGID_NETNS] = bpf_get_current_pid_tgid() >> 32 << 32 | datagram->netns;
 	key.word[LAYOUT_MEMBER_GROUP_PORT] = (u64)BPF_CORE_READ(group, num_socks) << 32 | datagram->port;
 	key.word[LAYOUT_READ_KINDS] = LAYOUT_PROTOCOL_MEMBER << LAYOUT_PROTOCOL_BIT;
-	slot = slot_among(reads_table(), &key, 0, machine.slots / 2, &fresh);
+	slot = slot_among(reads_table(), &key, 0, reads_table().slots / 2, &fresh);
 	if (!slot) {
 		count_lost();
 		return;

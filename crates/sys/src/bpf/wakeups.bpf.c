@@ -18,7 +18,7 @@
 #include "time.h"
 #include <bpf/bpf_tracing.h>
 
-TABLE(wakeups, 2)
+TABLE(wakeups, LAYOUT_FEWER_SLOTS)
 
 /*
  * Absent if the kernel's BTF has no per-CPU variables (pahole before 1.18). If the BTF has it but

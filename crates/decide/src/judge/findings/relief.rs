@@ -48,7 +48,9 @@ pub(super) fn spread(judged: &Judged<'_>, load: &CpuWork<'_>) -> Remedy {
             .iter()
             .any(|it| it.label == subject && it.moves && !it.cpus.contains(load.cpu))
     };
-    let alone = heaviest_of(load).filter(|silo| load.share(silo) >= FILLS_A_CPU);
+    // On a faster CPU it takes less.
+    let slowdown = judged.analysis.after().topology.slowdown(load.cpu);
+    let alone = heaviest_of(load).filter(|silo| load.share(silo) / slowdown >= FILLS_A_CPU);
     let is_other = |silo: &&&Silo| alone.is_none_or(|alone| !std::ptr::eq(alone, **silo));
     let leaving: Vec<&Silo> = load.queues.iter().filter(goes).filter(is_other).copied().collect();
     let moved: f64 = leaving.iter().map(|silo| load.share(silo)).sum();
