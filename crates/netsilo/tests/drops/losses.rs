@@ -52,7 +52,7 @@ ip link add slow0 type bridge
 ip address add 198.51.100.1/24 dev slow0
 ip link set slow0 up
 ip neigh add 198.51.100.9 lladdr 02:00:00:00:00:09 dev slow0
-tc qdisc add dev slow0 root tbf rate 8kbit burst 1600 limit 3000
+tc qdisc add dev slow0 root tbf rate 40kbit burst 1600 limit 3000
 ip tuntap add dev tap0 mode tap
 ip link set tap0 txqueuelen 10 up
 ip address add 10.10.0.1/24 dev tap0
