@@ -30,7 +30,7 @@ generate:
 docs:
 	scripts/docs
 
-# the tests that `make test` leaves out (docs/lab.md); some 45 minutes
+# the tests that `make test` leaves out (docs/lab.md); an hour or more
 test-long:
 	@scripts/setup --test-long
 	scripts/test-long
