@@ -179,7 +179,7 @@ impl Loaded {
         self.programs.iter().any(|it| it.name == name && it.hook.refused.is_none())
     }
 
-    /// Whether the programs that record which softirq runs are attached.
+    /// Whether the programs that record which softirq runs are accepted.
     pub(crate) fn knows_softirqs(&self) -> bool {
         SOFTIRQS.iter().all(|program| self.runs(program))
     }
@@ -391,4 +391,42 @@ fn try_load(
     }
     CULPRIT.set(None);
     object.load().map_err(|error| Failed { culprit: CULPRIT.take(), reason: reason(&error) })
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use super::*;
+    use crate::bpf::options::Options;
+
+    /// A program with another name would be reported as attached, a map never be created.
+    #[test]
+    fn sources_name_the_programs_and_maps_of_the_object() {
+        let all = Options {
+            stages: true,
+            arrivals: true,
+            drops: true,
+            packet_sockets: true,
+            ip_packets: true,
+            runqueue: true,
+            ..Options::default()
+        };
+        let mut sources = Source::all(all);
+        sources.extend(Source::all(Options { only_tracepoints: true, ..all }));
+        sources.extend([Source::flows(), Source::forward(), Source::copied()]);
+        let object = open().unwrap();
+        let programs: BTreeSet<String> = sections(&object).into_keys().collect();
+        let variants = sources.iter().flat_map(|source| &source.variants);
+        let named: BTreeSet<String> =
+            variants.copied().flatten().map(|name| (*name).to_owned()).collect();
+        let left_out: Vec<_> = programs.difference(&named).collect();
+        let of_others = if cfg!(target_arch = "x86_64") { 2 } else { 6 };
+        assert!(named.is_subset(&programs), "{:?}", named.difference(&programs));
+        assert_eq!(left_out.len(), of_others, "IPIs of other architectures: {left_out:?}");
+        let maps: Vec<_> = object.maps().map(|map| map.name().to_owned()).collect();
+        for name in sources.iter().flat_map(|source| source.maps) {
+            assert!(maps.iter().any(|map| map == name), "{name} of {maps:?}");
+        }
+    }
 }

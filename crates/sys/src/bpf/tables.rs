@@ -60,9 +60,10 @@ impl Tables {
         let slots = slots(cpus);
         let polls = Table::new(cpus, slots)?;
         let reads = Table::new(cpus, slots)?;
-        let wakeups = Table::new(cpus, slots / FEWER_SLOTS as u32)?;
-        let forwards = Table::new(cpus, slots / FEWER_SLOTS as u32)?;
-        let drops = Table::new(cpus, slots / FEWER_SLOTS as u32)?;
+        let fewer = slots / FEWER_SLOTS as u32;
+        let wakeups = Table::new(cpus, fewer)?;
+        let forwards = Table::new(cpus, fewer)?;
+        let drops = Table::new(cpus, fewer)?;
         let times = mappable_array("netsilo_times", (TIME_WORDS * 8) as u32, cpus)?;
         let demand = mappable_array("netsilo_demand", (DEMAND_WORDS * 8) as u32, 1)?;
         let window = mappable_array("netsilo_window", 8, 1)?;

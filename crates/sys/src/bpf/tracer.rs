@@ -47,8 +47,6 @@ pub struct Tracer {
     /// What the sampling program counts, if [`Options::stages`] is set and it was accepted.
     samples: Option<Samples>,
     packet_sockets: PacketSockets,
-    /// Which programs that few machines need were loaded.
-    late: Late,
     /// Whether packets left through a tun or tap, in any network namespace.
     sends_to_tun: bool,
     /// Every hook with its reason, if nothing could be loaded.
@@ -68,17 +66,6 @@ pub struct Tracer {
     in_pause: Option<Attribution>,
 }
 
-/// The programs that are loaded once this machine needs them.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-struct Late {
-    /// The one that finds the queue behind a veth (`bpf/flows.bpf.c`).
-    flows: bool,
-    /// Those that count forwarded packets.
-    forward: bool,
-    /// The one that counts reads of MPTCP, SCTP, raw and packet sockets, and of taps.
-    copied: bool,
-}
-
 /// Monotonic sums at the last read.
 #[derive(Default)]
 struct Before {
@@ -94,11 +81,8 @@ impl Tracer {
     /// Attaches every hook that the kernel allows. For the others, [`Attribution::hooks`] has the
     /// reason.
     pub fn attach(options: Options) -> Self {
-        let mut late =
-            Late { flows: has_virtual_netdev() && options.containers, ..Late::default() };
-        late.add_needed(options, false);
         let mut sources = Source::all(options);
-        sources.extend(late.sources());
+        sources.extend(needed(options, &[], has_virtual_netdev(), false));
         let (tables, context, refused) = match Tables::new(options) {
             Ok((tables, context)) => (Some(tables), Some(context), Vec::new()),
             Err(error) => (None, None, refuse(&sources, &reason(&error))),
@@ -110,7 +94,6 @@ impl Tracer {
             loaded: Vec::new(),
             samples: None,
             packet_sockets: PacketSockets::default(),
-            late,
             sends_to_tun: false,
             refused,
             cgroups: Cgroups::new(),
@@ -153,16 +136,9 @@ impl Tracer {
     }
 
     /// Loads the programs that this machine needs by now.
-    fn load_needed(&mut self, flows: bool) {
-        let before = self.late;
-        self.late.flows |= flows && self.options.containers;
-        self.late.add_needed(self.options, self.sends_to_tun);
-        let new = self.late.without(before);
-        if new == Late::default() {
-            return;
-        }
+    fn load_needed(&mut self, asks_for_flows: bool) {
         let first = self.loaded.len();
-        self.load(new.sources());
+        self.load(needed(self.options, &self.loaded, asks_for_flows, self.sends_to_tun));
         if self.since.is_none() {
             self.loaded[first..].iter_mut().for_each(|loaded| loaded.detach(|_| true));
         }
@@ -335,7 +311,7 @@ impl Tracer {
         }
         let flows = u64::from(self.loaded.iter().any(|loaded| loaded.is_attached(FLOWS)));
         let runs = |program| u64::from(self.loaded.iter().any(|loaded| loaded.runs(program)));
-        let packet_programs = flows + 2 * u64::from(self.late.forward);
+        let packet_programs = flows + runs("forward_enters") + runs("forward_leaves");
         // sock_recv_length and skb_copy_datagram_iovec are called for each read of any socket.
         // Recording the queue of each datagram, examined or not, takes as much as four calls
         // (evidence/performance.md).
@@ -345,31 +321,24 @@ impl Tracer {
     }
 }
 
-impl Late {
-    /// Adds those that this machine needs now, except `flows`, which a reader asks for.
-    fn add_needed(&mut self, options: Options, sends_to_tun: bool) {
-        self.forward = self.forward || options.forwarding && may_forward();
-        self.copied = self.copied
-            || options.ip_packets
-            || sends_to_tun
-            || are_taps_here(&Root::live())
-            || uses_mptcp_or_sctp();
-    }
-
-    fn without(self, before: Self) -> Self {
-        Self {
-            flows: self.flows && !before.flows,
-            forward: self.forward && !before.forward,
-            copied: self.copied && !before.copied,
-        }
-    }
-
-    fn sources(self) -> Vec<Source> {
-        let flows = self.flows.then(Source::flows);
-        let forward = self.forward.then(Source::forward);
-        let copied = self.copied.then(Source::copied);
-        [flows, forward, copied].into_iter().flatten().collect()
-    }
+/// The sources that few machines need, but this one does, and that are not loaded. `flows`: whether
+/// the queue behind a veth is asked for (`bpf/flows.bpf.c`).
+fn needed(options: Options, loaded: &[Loaded], flows: bool, sends_to_tun: bool) -> Vec<Source> {
+    let is_new = |source: &Source| {
+        let mut hooks = loaded.iter().flat_map(Loaded::hooks);
+        !hooks.any(|hook| hook.quantity == source.quantity)
+    };
+    let reads_others = || {
+        options.ip_packets || sends_to_tun || are_taps_here(&Root::live()) || uses_mptcp_or_sctp()
+    };
+    [
+        Some(Source::flows()).filter(is_new).filter(|_| flows && options.containers),
+        Some(Source::forward()).filter(is_new).filter(|_| options.forwarding && may_forward()),
+        Some(Source::copied()).filter(is_new).filter(|_| reads_others()),
+    ]
+    .into_iter()
+    .flatten()
+    .collect()
 }
 
 /// Whether data may arrive through a device without hardware (veth, bridge, tunnel), where the NAPI
