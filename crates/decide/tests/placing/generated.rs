@@ -155,6 +155,21 @@ impl Host {
         self.vectors.iter().zip(&suggestions).map(at).collect()
     }
 
+    /// The load of all vectors on a CPU, when each is where `at` says.
+    fn load(&self, at: &[CpuId], cpu: CpuId) -> f64 {
+        self.vectors.iter().zip(at).filter(|(_, at)| **at == cpu).map(|(it, _)| it.load).sum()
+    }
+
+    /// How far a CPU is from the reader of a vector.
+    fn from_reader(&self, vector: usize, cpu: CpuId) -> u32 {
+        self.topology.distance(reader(&self.vectors[vector]), cpu) as u32
+    }
+
+    /// Whether a CPU is on another node than the device of a vector.
+    fn is_foreign(&self, vector: usize, cpu: CpuId) -> bool {
+        self.node(cpu) != self.vectors[vector].node
+    }
+
     fn node(&self, cpu: CpuId) -> Option<NodeId> {
         self.topology.cpus[&cpu].node
     }
@@ -223,6 +238,34 @@ proptest! {
                     host.node(*cpu) == Some(node) || host.free_cores(node, &at).is_empty(),
                     "{algorithm}: {} of node {node} on cpu {cpu}",
                     vector.label
+                );
+            }
+        }
+    }
+
+    /// Two queues that change places leave the fuller of their CPUs less full, or come nearer to
+    /// their readers or devices. (`near-consumer` leaves the reader's core, and `spread` has one
+    /// order of queues on each machine.)
+    #[test]
+    fn queues_change_places_only_if_that_gains_something(host in hosts(6)) {
+        for algorithm in [AlgorithmName::Auto, AlgorithmName::LeastLoaded] {
+            let at = host.placed(algorithm);
+            let before: Vec<CpuId> = host.vectors.iter().map(|it| it.present.unwrap()).collect();
+            for (a, b) in (0..at.len()).flat_map(|a| (0..a).map(move |b| (a, b))) {
+                let changed = at[a] == before[b] && at[b] == before[a] && at[a] != at[b];
+                let fuller = |of: &[CpuId]| host.load(of, at[a]).max(host.load(of, at[b]));
+                let far = |of: &[CpuId]| host.from_reader(a, of[a]) + host.from_reader(b, of[b]);
+                let foreign = |of: &[CpuId]| {
+                    [a, b].into_iter().filter(|it| host.is_foreign(*it, of[*it])).count()
+                };
+                prop_assert!(
+                    !changed
+                        || fuller(&at) < fuller(&before)
+                        || far(&at) < far(&before)
+                        || foreign(&at) < foreign(&before),
+                    "{algorithm}: {} and {}: {before:?} {at:?}",
+                    host.vectors[a].label,
+                    host.vectors[b].label
                 );
             }
         }
