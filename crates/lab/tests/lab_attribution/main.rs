@@ -135,6 +135,8 @@ fn kernel_6_1_of_arm64_with_virtio_net() {
     in_a_guest_of(arm64(Kernel::V6_1, NicModel::VirtioNet), |lab| {
         every_way_of_reading_is_counted_to_the_byte(lab);
         interrupts::are_known_without_the_list_of_napis(lab);
+        kernel_work::is_named_by_its_function(lab);
+        software::netdevs_are_what_the_table_says(lab, Kernel::V6_1);
     });
 }
 
@@ -146,6 +148,9 @@ fn kernel_6_12_of_arm64_with_igb() {
         bytes_of_each_queue_are_those_of_its_sockets(lab);
         interrupts::are_known_by_the_napis_that_they_schedule(lab);
         settings::are_written_and_restored(lab);
+        kernel_work::is_named_by_its_function(lab);
+        kernel_work::has_the_names_of_its_threads(lab);
+        software::netdevs_are_what_the_table_says(lab, Kernel::V6_12);
     });
 }
 
@@ -155,6 +160,9 @@ fn newest_kernel_of_arm64_with_virtio_net() {
     in_a_guest_of(arm64(Kernel::Newest, NicModel::VirtioNet), |lab| {
         every_way_of_reading_is_counted_to_the_byte(lab);
         interrupts::are_known_by_the_napis_that_they_schedule(lab);
+        kernel_work::is_named_by_its_function(lab);
+        kernel_work::has_the_names_of_its_threads(lab);
+        software::netdevs_are_what_the_table_says(lab, Kernel::Newest);
     });
 }
 

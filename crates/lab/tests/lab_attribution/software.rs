@@ -4,6 +4,7 @@
 //! Not tested: DSA ports (no switch), IPsec, PPP, GTP and L2TP (no peer), team (no program).
 
 use std::collections::BTreeMap;
+use std::path::PathBuf;
 
 use netsilo_lab::{Kernel, Lab};
 use netsilo_model::drivers::software::{SoftwareNetdev, SoftwareReceive};
@@ -158,7 +159,10 @@ fn setup(lab: &Lab, has_netkit: bool) {
     } else {
         "true"
     };
-    let wg = netsilo_lab::wg().unwrap();
+    // A guest of another architecture has its own.
+    let own = lab.sh("command -v wg || true").unwrap();
+    let wg = Some(own.trim()).filter(|own| !own.is_empty()).map(PathBuf::from);
+    let wg = wg.unwrap_or_else(|| netsilo_lab::wg().unwrap());
     let wg = wg.display();
     lab.sh(&format!(
         "modprobe -a vxlan geneve ip_gre ipip sit wireguard macsec macvlan macvtap ipvlan bonding \
