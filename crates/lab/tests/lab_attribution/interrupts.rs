@@ -45,6 +45,7 @@ fn are_known_by(lab: &Lab, options: &str, kind: ScheduledBy) {
     });
     drop(server);
     let snapshot: Snapshot = serde_json::from_str(&lab.sh("cat /tmp/snapshot").unwrap()).unwrap();
+    assert_eq!(snapshot.topology.nodes_with_cpus().count(), 2, "the guest's sockets");
     let named = interrupts(&snapshot);
     threads_are_known(&snapshot, &named, kind);
     let queues = queues(&attribution);

@@ -66,7 +66,8 @@ pub struct Node {
 pub struct Cpu {
     /// CPUs of the same core, including itself (`topology/core_cpus_list`).
     pub siblings: CpuSet,
-    /// CPUs under the same level 2 data or unified cache, including itself.
+    /// CPUs under the same level 2 data or unified cache, including itself; where the kernel shows
+    /// no such cache, CPUs of its cluster.
     pub l2: CpuSet,
     /// CPUs under the same last-level cache, including itself.
     pub llc: CpuSet,

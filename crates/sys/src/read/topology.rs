@@ -62,7 +62,7 @@ pub(crate) fn noted(notes: &Notes<'_>) -> Result<Topology, ReadError> {
             CoreKind::Uniform
         };
         let node = nodes.iter().find(|(_, node)| node.cpus.contains(cpu)).map(|(id, _)| *id);
-        let read = if online.contains(cpu) { online_cpu(notes, cpu) } else { alone(cpu) };
+        let read = if online.contains(cpu) { online_cpu(notes, cpu, &nodes) } else { alone(cpu) };
         cpus.insert(cpu, Cpu { node, kind, ..read });
     }
     let partitions = partitions(notes, &online);
@@ -98,20 +98,25 @@ fn online_one_by_one(notes: &Notes<'_>, present: &CpuSet) -> CpuSet {
     present.iter().filter(is_online).collect()
 }
 
-fn online_cpu(notes: &Notes<'_>, cpu: CpuId) -> Cpu {
+fn online_cpu(notes: &Notes<'_>, cpu: CpuId, nodes: &BTreeMap<NodeId, Node>) -> Cpu {
     let alone = alone(cpu);
     let set = |set: Option<CpuSet>| alone.siblings.or(&set.unwrap_or_default());
     let topology =
         |name| list_or_mask(notes, &format!("{CPUS}/cpu{cpu}/topology/{name}"), "_list", "");
-    let caches = caches(notes, cpu);
+    let package = set(topology("package_cpus").or_else(|| topology("core_siblings")));
+    let mut caches = caches(notes, cpu);
+    // Where firmware describes no caches, the kernel of arm64 says that all CPUs share one.
+    let is_in_a_node = |cpus: &CpuSet| nodes.values().any(|node| cpus.is_subset(&node.cpus));
+    caches.retain(|_, cpus| cpus.is_subset(&package) || nodes.is_empty() || is_in_a_node(cpus));
     let last = caches.values().next_back().filter(|last| !last.is_empty());
+    let cluster = || topology("cluster_cpus").filter(|it| *it != package && it.is_subset(&package));
     Cpu {
         // The newer names exist since 5.3.
         siblings: set(topology("core_cpus").or_else(|| topology("thread_siblings"))),
-        l2: set(caches.get(&2).cloned()),
+        l2: set(caches.get(&2).cloned().or_else(cluster)),
         llc: set(last.cloned()),
         llc_is_guess: last.is_none(),
-        package: set(topology("package_cpus").or_else(|| topology("core_siblings"))),
+        package,
         capacity: notes.get(&format!("{CPUS}/cpu{cpu}/cpu_capacity"), scalar::number),
         ..alone
     }
@@ -176,4 +181,45 @@ pub(crate) fn numbered(names: &[String], prefix: &str) -> Vec<u32> {
         names.iter().filter_map(|name| name.strip_prefix(prefix)?.parse().ok()).collect();
     numbers.sort_unstable();
     numbers
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Two packages and nodes of four CPUs, in clusters of two, where firmware describes no cache.
+    #[test]
+    fn a_cache_across_packages_and_nodes_is_not_believed() {
+        let dir = tempfile::tempdir().unwrap();
+        let write = |path: &str, text: &str| {
+            let path = dir.path().join("sys/devices/system").join(path);
+            std::fs::create_dir_all(path.parent().unwrap()).unwrap();
+            std::fs::write(path, format!("{text}\n")).unwrap();
+        };
+        write("cpu/online", "0-7");
+        for (node, cpus) in ["0-3", "4-7"].into_iter().enumerate() {
+            write(&format!("node/node{node}/cpulist"), cpus);
+        }
+        for cpu in 0..8 {
+            let of = |size: u32| format!("{}-{}", cpu / size * size, cpu / size * size + size - 1);
+            let files = [
+                ("topology/package_cpus_list", of(4)),
+                ("topology/cluster_cpus_list", of(2)),
+                ("cache/index2/level", "2".to_owned()),
+                ("cache/index2/type", "Unified".to_owned()),
+                ("cache/index2/shared_cpu_list", of(8)),
+            ];
+            files.iter().for_each(|(file, text)| write(&format!("cpu/cpu{cpu}/{file}"), text));
+        }
+        let read = topology(&Root::at(dir.path()).unwrap()).unwrap();
+        let cpu = &read.cpus[&CpuId(5)];
+        let [l2, llc] = [&cpu.l2, &cpu.llc].map(CpuSet::to_string);
+        assert_eq!((l2.as_str(), llc.as_str(), cpu.llc_is_guess), ("4-5", "4-7", true));
+        assert_eq!(cpu.node, Some(NodeId(1)));
+        write("node/node0/cpulist", "0-7");
+        std::fs::remove_dir_all(dir.path().join("sys/devices/system/node/node1")).unwrap();
+        let read = topology(&Root::at(dir.path()).unwrap()).unwrap();
+        let llc = read.cpus[&CpuId(5)].llc.to_string();
+        assert_eq!(llc, "0-7", "packages of a virtual machine may share a cache");
+    }
 }
