@@ -1,9 +1,11 @@
-//! Other network namespaces on the running kernel: what is lost there, and writing there.
+//! Network namespaces on the running kernel: what is lost in others, writing there, and what
+//! commands that only read leave and take in one of their own.
 
 #![allow(clippy::unwrap_used, clippy::panic, reason = "helpers of tests are tests too")]
 
 use std::fs::File;
-use std::net::{SocketAddr, TcpListener, UdpSocket};
+use std::io::{Read as _, Write as _};
+use std::net::{SocketAddr, TcpListener, TcpStream, UdpSocket};
 use std::os::fd::{AsFd as _, OwnedFd};
 use std::os::unix::fs::MetadataExt as _;
 use std::path::Path;
@@ -290,6 +292,106 @@ fn a_bundle_has_the_namespaces_and_an_old_one_says_that_it_does_not() {
         serde_json::from_slice(&netsilo(&["check", "--json", "--from", old]).1).unwrap();
     assert_eq!(others(&check)["not_counted"], "N/A: not recorded");
     assert!(check["ledger"].get("namespaces").is_none(), "never an empty list");
+}
+
+/// All that a setting of netsilo could be: interrupts, sysctls, files of netdevs and queues, and
+/// what drivers are asked for.
+const SETTINGS: &str = "\
+grep -rHs '' /proc/irq --include=smp_affinity --include=default_smp_affinity
+grep -rHs '' /proc/sys/net/core /proc/sys/net/ipv4 /proc/sys/kernel/numa_balancing
+grep -Hs '' /sys/class/net/*/{mtu,tx_queue_len,threaded,gro_flush_timeout,napi_defer_hard_irqs} \
+    /sys/class/net/*/queues/*/{rps_cpus,rps_flow_cnt,xps_cpus,xps_rxqs}
+for netdev in va vb; do
+    for what in c g k l x; do ethtool -$what $netdev 2>&1; done; tc -d qdisc show dev $netdev
+done
+ps -eo pid,psr,comm | awk '$3 ~ /^(napi|irq)[/]/ { print $1 }' | xargs -rn1 taskset -cp";
+
+#[test]
+fn commands_that_read_change_no_setting() {
+    if netsilo_lab::skip().unwrap() {
+        return;
+    }
+    let green = Namespace::new("netsilo-read");
+    veth(&green);
+    let settings = || {
+        let words = ["netns", "exec", &green.0, "bash", "-c", SETTINGS];
+        String::from_utf8(Command::new("ip").args(words).output().unwrap().stdout).unwrap()
+    };
+    let dir = tempfile::tempdir().unwrap();
+    let bundle = dir.path().join("host.tar.zst");
+    let before = settings();
+    assert!(before.contains("/queues/rx-0/rps_cpus:0") && before.contains("generic-receive"));
+    for command in [
+        "show -i 100ms",
+        "check -i 100ms",
+        "explain va -i 100ms",
+        "plan --rps 0 -n va -i 100ms",
+        "predict --setting rps=0 -i 100ms",
+        "export script --rps 0 -n va -i 100ms",
+        "rss show",
+        "doctor",
+        "status",
+        &format!("capture -i 100ms -o {}", bundle.display()),
+        &format!("report --incident -i 100ms -o {}", dir.path().join("page.html").display()),
+    ] {
+        let words = ["--netns", &green.0].into_iter().chain(command.split(' '));
+        let (code, _) = netsilo(&words.collect::<Vec<_>>());
+        assert_ne!(code, Some(2), "{command}: no such command");
+        assert_eq!(settings(), before, "{command}");
+    }
+}
+
+/// Reads a request and answers, again and again, until the client ends.
+fn answers(listener: &TcpListener) {
+    let (mut stream, _) = listener.accept().unwrap();
+    let mut request = [0; SECRET.len()];
+    while stream.read_exact(&mut request).is_ok() && stream.write_all(&request).is_ok() {}
+}
+
+/// What clients send.
+const SECRET: &str = "a payload that nobody else may see";
+
+#[test]
+fn a_bundle_has_no_payload_no_address_and_no_name_of_the_host() {
+    if netsilo_lab::skip().unwrap() {
+        return;
+    }
+    let here = Namespace::new("netsilo-shy");
+    let name = &here.0;
+    ip(&["-n", name, "link", "add", "va", "address", "02:de:ad:77:12:34", "type", "veth"]);
+    for address in ["10.99.77.1/24", "fd77:99::77:1/64"] {
+        ip(&["-n", name, "address", "add", address, "dev", "va"]);
+    }
+    ip(&["-n", name, "link", "set", "va", "up"]);
+    let listener = here.within(|| TcpListener::bind("10.99.77.1:0").unwrap());
+    let to = listener.local_addr().unwrap();
+    let dir = tempfile::tempdir().unwrap();
+    let file = dir.path().join("host.tar.zst");
+    let until = Instant::now() + Duration::from_secs(60);
+    let bytes = std::thread::scope(|scope| {
+        scope.spawn(|| answers(&listener));
+        let (file, capture) = (&file, "exec \"$0\" --netns $2 capture -i 500ms -o \"$1\"");
+        let capture = format!("hostname shy-host-of-tests; {capture}");
+        let mut command = Command::new("unshare");
+        command.args(["--uts", "sh", "-c", &capture, env!("CARGO_BIN_EXE_netsilo")]);
+        let mut capture = command.arg(file).arg(name).spawn().unwrap();
+        let mut client = here.within(|| TcpStream::connect(to).unwrap());
+        while capture.try_wait().unwrap().is_none() && Instant::now() < until {
+            client.write_all(SECRET.as_bytes()).unwrap();
+            client.read_exact(&mut [0; SECRET.len()]).unwrap();
+        }
+        assert!(capture.wait().unwrap().success());
+        drop(client);
+        Command::new("zstd").arg("-dc").arg(file).output().unwrap().stdout
+    });
+    let has = |wanted: &[u8]| bytes.windows(wanted.len()).any(|at| at.eq_ignore_ascii_case(wanted));
+    assert!(has(b"smp_affinity") && has(b"/va/"), "{} bytes", bytes.len());
+    let of_mac = ["02:de:ad:77:12:34", "02dead771234"];
+    let of_ip = ["10.99.77.1", "014D630A", "0A634D01", "fd77:99::77:1", "fd770099"];
+    let all = of_mac.into_iter().chain(of_ip).chain([SECRET, "shy-host-of-tests"]);
+    let found: Vec<_> = all.filter(|it| has(it.as_bytes())).collect();
+    assert!(found.is_empty(), "{found:?}");
+    assert!(!has(&[0x02, 0xde, 0xad, 0x77, 0x12, 0x34]) && !has(&[0x0a, 0x63, 0x4d, 0x01]));
 }
 
 /// As those of a driver's own netdev, which sysfs does not list.

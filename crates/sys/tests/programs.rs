@@ -50,6 +50,20 @@ fn every_hook_is_documented() {
     }
 }
 
+/// They count in maps, and user space reads the maps.
+#[test]
+fn no_program_sends_events_to_user_space() {
+    for entry in fs::read_dir(folder()).unwrap() {
+        let path = entry.unwrap().path();
+        if path.extension().is_some_and(|it| it == "c" || it == "h") {
+            let code = fs::read_to_string(&path).unwrap().to_lowercase();
+            for way in ["ringbuf", "perf_event_output", "perf_event_array", "perfbuf"] {
+                assert!(!code.contains(way), "{}: {way}", path.display());
+            }
+        }
+    }
+}
+
 /// Whether the page has a hook's name, which a table cell may shorten: `softirq_entry/exit`.
 fn is_named(section: &str, hook: &str) -> bool {
     let (stem, end) = hook.rsplit_once('_').unwrap_or((hook, ""));
