@@ -41,6 +41,9 @@ enum Verb {
     Shell {
         #[command(flatten)]
         machine: Machine,
+        /// For scripts: end what each command prints with a line of ASCII 4 and its exit status
+        #[arg(long)]
+        status: bool,
     },
     /// Fetch all kernels and list them
     Kernels,
@@ -132,7 +135,7 @@ pub(crate) fn run(cli: Cli) -> Result<ExitCode> {
             show(&output)?;
             Ok(ExitCode::from(u8::try_from(output.status).unwrap_or(u8::MAX)))
         }
-        Verb::Shell { machine } => shell(&Lab::boot(&machine.spec())?),
+        Verb::Shell { machine, status } => shell(&Lab::boot(&machine.spec())?, status),
         Verb::Kernels => kernels(),
         Verb::Demo(demo) => demo::run(&demo).map(|()| ExitCode::SUCCESS),
         Verb::Experiment(verb) => experiment::run(&verb).map(|()| ExitCode::SUCCESS),
@@ -155,7 +158,7 @@ fn kernels() -> Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-fn shell(lab: &Lab) -> Result<ExitCode> {
+fn shell(lab: &Lab, status: bool) -> Result<ExitCode> {
     let prompt = || -> Result<()> {
         if stdin().is_terminal() {
             write!(stderr(), "lab# ")?;
@@ -178,7 +181,9 @@ fn shell(lab: &Lab) -> Result<ExitCode> {
             None => {}
             Some(Ok(output)) => {
                 show(&output)?;
-                if output.status != 0 {
+                if status {
+                    writeln!(stdout(), "\x04{}", output.status)?;
+                } else if output.status != 0 {
                     writeln!(stderr(), "exit status {}", output.status)?;
                 }
             }
