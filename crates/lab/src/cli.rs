@@ -47,6 +47,8 @@ enum Verb {
     },
     /// Fetch all kernels and list them
     Kernels,
+    /// Unpack Debian 12's irqbalance and print its path, the same in a guest
+    Irqbalance,
     /// Show netsilo's main task on real traffic: show, plan, apply, verify, undo
     Demo(Demo),
     /// Measure settings under loads in rounds, and check netsilo against the measurements
@@ -137,6 +139,10 @@ pub(crate) fn run(cli: Cli) -> Result<ExitCode> {
         }
         Verb::Shell { machine, status } => shell(&Lab::boot(&machine.spec())?, status),
         Verb::Kernels => kernels(),
+        Verb::Irqbalance => {
+            writeln!(stdout(), "{}", netsilo_lab::irqbalance()?.display())?;
+            Ok(ExitCode::SUCCESS)
+        }
         Verb::Demo(demo) => demo::run(&demo).map(|()| ExitCode::SUCCESS),
         Verb::Experiment(verb) => experiment::run(&verb).map(|()| ExitCode::SUCCESS),
         Verb::Tutorial(args) => tutorial::run(&args).map(|()| ExitCode::SUCCESS),

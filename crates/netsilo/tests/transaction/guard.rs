@@ -2,7 +2,7 @@
 //! hangs.
 
 use std::process::{Command, Stdio};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use netsilo_lab::output_of;
 use rustix::process::Signal;
@@ -61,6 +61,19 @@ fn the_guard_outlives_the_terminal() {
     });
     assert_eq!(host.affinities(), NEW);
     restored_by_the_guard(&host);
+}
+
+/// As that of a pipe to which a script has duplicated a descriptor.
+#[test]
+fn nobody_who_reads_what_apply_inherited_waits_for_the_guard() {
+    let host = Host::new();
+    let apply = host.words("apply", &["--yes", "--confirm-within", "600s"]);
+    let began = Instant::now();
+    let output = Command::new("sh").args(["-c", &format!("exec {apply} 7>&1")]).output().unwrap();
+    assert!(output.status.success() && began.elapsed() < Duration::from_secs(300));
+    assert_eq!(host.guards().len(), 1);
+    host.run("undo", &[]);
+    assert_eq!(host.affinities(), OLD);
 }
 
 #[test]

@@ -17,6 +17,7 @@ use std::time::Duration;
 
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::fs::inotify;
+use rustix::io::{FdFlags, fcntl_setfd};
 use rustix::pipe::{PipeFlags, pipe_with};
 use rustix::process::{Pid, PidfdFlags, Signal, getppid, pidfd_open, pidfd_send_signal, setsid};
 use rustix::time::{Itimerspec, TimerfdClockId, TimerfdFlags, TimerfdTimerFlags, Timespec};
@@ -77,6 +78,7 @@ pub enum GuardResult {
 
 /// Starts a guard (this program with its hidden verb) and returns once it is watching.
 pub fn start(command: &mut Command, dir: &Path) -> io::Result<()> {
+    close_on_exec()?;
     let log = dir.join("guard.log");
     let log = OpenOptions::new().create(true).append(true).mode(0o600).open(log)?;
     let mut child = command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(log).spawn()?;
@@ -92,6 +94,21 @@ pub fn start(command: &mut Command, dir: &Path) -> io::Result<()> {
         "it exited with {status}, see {}",
         dir.join("guard.log").display()
     )))
+}
+
+/// Has the descriptors that this program inherited end with it. Whoever waits for the end of a pipe
+/// among them would wait for the guard.
+#[allow(unsafe_code)]
+fn close_on_exec() -> io::Result<()> {
+    for entry in std::fs::read_dir("/proc/self/fd")? {
+        let number = entry?.file_name().to_str().and_then(|name| name.parse().ok());
+        if let Some(number @ 3..) = number {
+            // SAFETY: the borrow ends with the next call, to which a closed descriptor is an error.
+            let descriptor = unsafe { BorrowedFd::borrow_raw(number) };
+            let _ = fcntl_setfd(descriptor, FdFlags::CLOEXEC);
+        }
+    }
+    Ok(())
 }
 
 /// What makes a guard restore, in addition to the deadline.

@@ -37,8 +37,9 @@ pub(super) fn advice(analysis: &Analysis<'_>, netdev: &str) -> Option<String> {
         )
     } else if reader.vcpus.is_empty() {
         format!(
-            "{who} reads it, and its thread {comm} runs only {} of the time: against bursts, make \
-             the queue longer (ip link set {netdev} txqueuelen N)",
+            "{who} reads it, and its thread {comm} runs only {} of the time: find what it waits \
+             for while it does not read; against bursts, make the queue longer (ip link set \
+             {netdev} txqueuelen N)",
             percent(time.ran)
         )
     } else {
@@ -92,6 +93,6 @@ mod tests {
         let of = |ran, waited| of_reader(ran, waited).unwrap();
         assert!(of(0.3, 0.3).contains("pasta (pid 812) reads it, but its thread pasta waits"));
         assert!(of(0.95, 0.05).contains("reads it all the time (pasta uses 95% of a cpu)"));
-        assert!(of(0.3, 0.01).contains("runs only 30% of the time: against bursts"));
+        assert!(of(0.3, 0.01).contains("runs only 30% of the time: find what it waits for"));
     }
 }
