@@ -193,7 +193,12 @@ fn shell(lab: &Lab, status: bool) -> Result<ExitCode> {
                     writeln!(stderr(), "exit status {}", output.status)?;
                 }
             }
-            Some(Err(error)) => writeln!(stderr(), "{error:#}")?,
+            Some(Err(error)) => {
+                writeln!(stderr(), "{error:#}")?;
+                if status {
+                    writeln!(stdout(), "\x04255")?;
+                }
+            }
         }
         if let Err(error) = lab.run("true") {
             bail!("{error:#}; the end of its console:\n{}", lab.console());

@@ -1,11 +1,12 @@
-//! The stories in `tests/`, with the programs of this build.
+//! The stories in `tests/`, with the programs that `cargo test --workspace` builds.
 
-#![allow(clippy::unwrap_used, reason = "helpers of tests are tests too")]
+#![allow(clippy::unwrap_used, clippy::print_stdout, reason = "helpers of tests are tests too")]
 
 use std::collections::BTreeSet;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::sync::{Mutex, PoisonError};
 
 /// The most lines of a story.
 const LINES: usize = 40;
@@ -19,6 +20,8 @@ fn told(story: &str) {
     if netsilo_lab::skip().unwrap() {
         return;
     }
+    static TURN: Mutex<()> = Mutex::new(());
+    let _turn = TURN.lock().unwrap_or_else(PoisonError::into_inner);
     let lab = netsilo_lab::exact::program().unwrap();
     let mut command = Command::new(folder().join(story));
     let output = command.env("NETSILO_PROGRAMS", lab.parent().unwrap()).output().unwrap();

@@ -63,9 +63,8 @@ fn the_guard_outlives_the_terminal() {
     restored_by_the_guard(&host);
 }
 
-/// As that of a pipe to which a script has duplicated a descriptor.
 #[test]
-fn nobody_who_reads_what_apply_inherited_waits_for_the_guard() {
+fn the_guard_does_not_keep_inherited_descriptors_open() {
     let host = Host::new();
     let apply = host.words("apply", &["--yes", "--confirm-within", "600s"]);
     let began = Instant::now();

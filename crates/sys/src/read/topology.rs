@@ -189,7 +189,7 @@ mod tests {
 
     /// Two packages and nodes of four CPUs, in clusters of two, where firmware describes no cache.
     #[test]
-    fn a_cache_across_packages_and_nodes_is_not_believed() {
+    fn a_cache_across_packages_and_nodes_is_ignored() {
         let dir = tempfile::tempdir().unwrap();
         let write = |path: &str, text: &str| {
             let path = dir.path().join("sys/devices/system").join(path);

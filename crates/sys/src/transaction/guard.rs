@@ -7,7 +7,7 @@
 
 use std::fs::OpenOptions;
 use std::io::{self, BufRead, BufReader, Write};
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd, RawFd};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 use std::process::{Command, Stdio};
@@ -17,7 +17,7 @@ use std::time::Duration;
 
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::fs::inotify;
-use rustix::io::{FdFlags, fcntl_setfd};
+use rustix::io::{FdFlags, fcntl_getfd, fcntl_setfd};
 use rustix::pipe::{PipeFlags, pipe_with};
 use rustix::process::{Pid, PidfdFlags, Signal, getppid, pidfd_open, pidfd_send_signal, setsid};
 use rustix::time::{Itimerspec, TimerfdClockId, TimerfdFlags, TimerfdTimerFlags, Timespec};
@@ -78,10 +78,10 @@ pub enum GuardResult {
 
 /// Starts a guard (this program with its hidden verb) and returns once it is watching.
 pub fn start(command: &mut Command, dir: &Path) -> io::Result<()> {
-    close_on_exec()?;
     let log = dir.join("guard.log");
     let log = OpenOptions::new().create(true).append(true).mode(0o600).open(log)?;
-    let mut child = command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(log).spawn()?;
+    command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(log);
+    let mut child = without_inherited(|| command.spawn())?;
     let mut line = String::new();
     if let Some(stdout) = child.stdout.take() {
         BufReader::new(stdout).read_line(&mut line)?;
@@ -96,19 +96,33 @@ pub fn start(command: &mut Command, dir: &Path) -> io::Result<()> {
     )))
 }
 
-/// Has the descriptors that this program inherited end with it. Whoever waits for the end of a pipe
-/// among them would wait for the guard.
-#[allow(unsafe_code)]
-fn close_on_exec() -> io::Result<()> {
+/// Runs `spawn` with inherited descriptors marked close-on-exec. A guard would keep them open until
+/// its deadline, and who reads an inherited pipe would wait for it.
+fn without_inherited<T>(spawn: impl FnOnce() -> io::Result<T>) -> io::Result<T> {
+    let mut inherited = Vec::new();
     for entry in std::fs::read_dir("/proc/self/fd")? {
         let number = entry?.file_name().to_str().and_then(|name| name.parse().ok());
-        if let Some(number @ 3..) = number {
-            // SAFETY: the borrow ends with the next call, to which a closed descriptor is an error.
-            let descriptor = unsafe { BorrowedFd::borrow_raw(number) };
-            let _ = fcntl_setfd(descriptor, FdFlags::CLOEXEC);
+        if let Some(number @ 3..) = number
+            && set_flags(number, FdFlags::CLOEXEC) == Some(FdFlags::empty())
+        {
+            inherited.push(number);
         }
     }
-    Ok(())
+    let spawned = spawn();
+    for number in inherited {
+        set_flags(number, FdFlags::empty());
+    }
+    spawned
+}
+
+/// Sets the flags of a descriptor, if it is open. Returns those before.
+#[allow(unsafe_code)]
+fn set_flags(number: RawFd, flags: FdFlags) -> Option<FdFlags> {
+    // SAFETY: the borrow ends with this function; a descriptor that is closed is an error.
+    let descriptor = unsafe { BorrowedFd::borrow_raw(number) };
+    let before = fcntl_getfd(descriptor).ok()?;
+    fcntl_setfd(descriptor, flags).ok()?;
+    Some(before)
 }
 
 /// What makes a guard restore, in addition to the deadline.
