@@ -2,12 +2,11 @@
 /*
  * Hash tables of counters for the programs.
  *
- * A table is an array of `cpus * slots` slots, one range of slots per CPU, mapped by user space. A
- * program hashes its key into its CPU's range and examines PROBES slots. It adds to the slot with
- * its key, or takes the first free one. If there is neither, it counts the event as lost. Slots are
- * never freed. Instead each table is one of a pair. User space switches all pairs to their other
- * table at once (`turn` below), waits until no program uses the full tables, then reads and clears
- * them.
+ * A table is an array of slots with two halves of `cpus * slots` each, one range of slots per CPU,
+ * mapped by user space. A program hashes its key into its CPU's range and examines PROBES slots. It
+ * adds to the slot with its key, or takes the first free one. If there is neither, it counts the
+ * event as lost. Slots are never freed. Instead user space switches all tables to their other half
+ * at once (`turn` below), waits until no program uses the full halves, then reads and clears them.
  *
  * A slot has a tag (0: free), key, label and sums. Only one CPU writes it, but another program may
  * interrupt the writer (fentry can be preempted, TCP and UDP share a table), hence the atomic claim
@@ -34,35 +33,30 @@ AT_WORD(struct slot, label, LAYOUT_SLOT_LABEL);
 AT_WORD(struct slot, sum, LAYOUT_SLOT_SUM);
 SIZE_OF(struct slot, 8 * LAYOUT_SLOT_WORDS);
 
-/* A pair, and how many slots each CPU has in each of its tables. */
+/* A table, and how many slots each CPU has in each of its halves. */
 struct table {
-	void *pair;
+	void *map;
 	u32 slots;
 };
 
 /*
- * Defines a pair and NAME_table(). Each CPU has one in `share` of the usual slots, as in tables.rs.
- * User space creates the pair, with the real size of its tables.
+ * Defines a table and NAME_table(). Each CPU has one in `share` of the usual slots, as in tables.rs.
+ * User space creates the table, with its real size.
  */
 #define TABLE(name, share) \
 	struct { \
-		__uint(type, BPF_MAP_TYPE_ARRAY_OF_MAPS); \
-		__uint(max_entries, LAYOUT_HALVES); \
+		__uint(type, BPF_MAP_TYPE_ARRAY); \
+		__uint(max_entries, 1); \
+		__uint(map_flags, BPF_F_MMAPABLE); \
 		__type(key, u32); \
-		__array(values, struct { \
-			__uint(type, BPF_MAP_TYPE_ARRAY); \
-			__uint(max_entries, 1); \
-			__uint(map_flags, BPF_F_MMAPABLE); \
-			__uint(key_size, sizeof(u32)); \
-			__uint(value_size, sizeof(struct slot)); \
-		}); \
+		__type(value, struct slot); \
 	} name SEC(".maps"); \
 	static __always_inline struct table name##_table(void) \
 	{ \
 		return (struct table){ &name, machine.slots / (share) }; \
 	}
 
-/* One entry: which table of each pair is in use, 0 or 1. */
+/* One entry: which half of each table is in use, 0 or 1. */
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);
 	__uint(max_entries, 1);
@@ -120,18 +114,17 @@ static __always_inline struct slot *slot_among(struct table table, const struct 
 	u32 zero = 0, half = 0, cpu = bpf_get_smp_processor_id();
 	u64 *now = bpf_map_lookup_elem(&turn, &zero);
 	u64 tag = tag_of(key);
-	void *slots_now;
 
 	*fresh = false;
 	if (now)
 		half = *(volatile u64 *)now & 1;
-	slots_now = bpf_map_lookup_elem(table.pair, &half);
-	if (!slots_now || cpu >= machine.cpus)
+	if (cpu >= machine.cpus)
 		return NULL;
 #pragma unroll
 	for (u32 i = 0; i < PROBES; i++) {
-		u32 index = cpu * table.slots + first + ((tag + i) & (slots - 1));
-		struct slot *slot = bpf_map_lookup_elem(slots_now, &index);
+		u32 own = (half * machine.cpus + cpu) * table.slots;
+		u32 index = own + first + ((tag + i) & (slots - 1));
+		struct slot *slot = bpf_map_lookup_elem(table.map, &index);
 
 		if (!slot)
 			return NULL;

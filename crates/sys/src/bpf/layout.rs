@@ -25,7 +25,7 @@ layout! {
     SLOT_WORDS = SLOT_SUM + SUMS;
     /// Tables of rarer events have the usual number of slots divided by this.
     FEWER_SLOTS = 2;
-    /// The tables of a pair.
+    /// The halves of a table.
     HALVES = 2;
 
     // words of the key in `bpf/polls.bpf.c`

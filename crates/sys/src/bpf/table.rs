@@ -26,43 +26,33 @@ pub(crate) struct Entry {
     pub(crate) sums: [u64; SUMS],
 }
 
-/// Two arrays of slots: the kernel writes one while user space reads the other.
+/// An array of slots with two halves: the kernel writes one while user space reads the other.
 pub(crate) struct Table {
-    halves: [(MapHandle, Mapped); HALVES],
-    /// The array that holds both; the programs find them through it.
-    pair: MapHandle,
+    map: MapHandle,
+    words: Mapped,
+    /// For each CPU in each half.
     slots: u32,
 }
 
 impl Table {
-    /// Creates both arrays, with `slots` slots (a power of two) for each CPU.
+    /// Creates the array, with `slots` slots (a power of two) for each CPU in each half.
     pub(crate) fn new(cpus: u32, slots: u32) -> libbpf_rs::Result<Self> {
-        let half = || {
-            let bytes = (SLOT_WORDS * 8) as u32;
-            let map = mappable_array("netsilo_slots", bytes, cpus * slots)?;
-            let words = Mapped::new(map.as_fd(), (cpus * slots * bytes) as usize)?;
-            Ok::<_, libbpf_rs::Error>((map, words))
-        };
-        let halves = [half()?, half()?];
-        let mut options = create_options();
-        options.inner_map_fd = halves[0].0.as_fd().as_raw_fd() as u32;
-        let (kind, name) = (MapType::ArrayOfMaps, Some("netsilo_pair"));
-        let pair = MapHandle::create(kind, name, 4, 4, HALVES as u32, &options)?;
-        let table = Self { halves, pair, slots };
-        table.set(0)?;
-        table.set(1)?;
-        Ok(table)
+        let (bytes, entries) = ((SLOT_WORDS * 8) as u32, HALVES as u32 * cpus * slots);
+        let map = mappable_array("netsilo_slots", bytes, entries)?;
+        let words = Mapped::new(map.as_fd(), entries as usize * bytes as usize)?;
+        Ok(Self { map, words, slots })
     }
 
-    /// The pair, for the programs.
-    pub(crate) fn pair(&self) -> libbpf_rs::Result<MapHandle> {
-        MapHandle::try_from(&self.pair)
+    /// The array, for the programs.
+    pub(crate) fn map(&self) -> libbpf_rs::Result<MapHandle> {
+        MapHandle::try_from(&self.map)
     }
 
     /// Reads and clears the counts of a half that no program uses any more ([`Turn::next`],
-    /// [`Self::wait`]).
+    /// [`Turn::wait`]).
     pub(crate) fn drain(&mut self, half: usize) -> Vec<Entry> {
-        let words = self.halves[half].1.words();
+        let words = self.words.words();
+        let words = &words[half * words.len() / HALVES..][..words.len() / HALVES];
         let mut entries = Vec::new();
         for (index, slot) in words.chunks_exact(SLOT_WORDS).enumerate() {
             if slot[SLOT_TAG].load(Ordering::Relaxed) == 0 {
@@ -79,20 +69,6 @@ impl Table {
         }
         entries
     }
-
-    /// Waits until every program that is running now has ended. On a busy machine this takes
-    /// seconds.
-    ///
-    /// The kernel waits this way (`synchronize_rcu`) after each update of an array of maps, even if
-    /// the update changes nothing (`maybe_wait_bpf_programs`, `kernel/bpf/syscall.c`).
-    pub(crate) fn wait(&self) -> libbpf_rs::Result<()> {
-        self.set(0)
-    }
-
-    fn set(&self, half: usize) -> libbpf_rs::Result<()> {
-        let fd = self.halves[half].0.as_fd().as_raw_fd();
-        self.pair.update(&(half as u32).to_ne_bytes(), &fd.to_ne_bytes(), MapFlags::ANY)
-    }
 }
 
 /// Which half of every table the programs write. All tables share one switch, so their counts
@@ -100,12 +76,18 @@ impl Table {
 pub(crate) struct Turn {
     map: MapHandle,
     now: Mapped,
+    /// An array of one map. No program uses it.
+    waits: MapHandle,
 }
 
 impl Turn {
     pub(crate) fn new() -> libbpf_rs::Result<Self> {
         let map = mappable_array("netsilo_turn", 8, 1)?;
-        Ok(Self { now: Mapped::new(map.as_fd(), 8)?, map })
+        let mut options = create_options();
+        options.inner_map_fd = map.as_fd().as_raw_fd() as u32;
+        let (kind, name) = (MapType::ArrayOfMaps, Some("netsilo_waits"));
+        let waits = MapHandle::create(kind, name, 4, 4, 1, &options)?;
+        Ok(Self { now: Mapped::new(map.as_fd(), 8)?, map, waits })
     }
 
     /// The map, by the name that the programs use.
@@ -114,9 +96,19 @@ impl Turn {
     }
 
     /// Switches all tables to their other half and returns the half that is full. Programs that are
-    /// running now may still write to it ([`Table::wait`]).
+    /// running now may still write to it ([`Self::wait`]).
     pub(crate) fn next(&self) -> usize {
         (self.now.words()[0].fetch_xor(1, Ordering::SeqCst) & 1) as usize
+    }
+
+    /// Waits until every program that is running now has ended. On a busy machine this takes
+    /// seconds.
+    ///
+    /// The kernel waits this way (`synchronize_rcu`) after each update of an array of maps
+    /// (`maybe_wait_bpf_programs`, `kernel/bpf/syscall.c`).
+    pub(crate) fn wait(&self) -> libbpf_rs::Result<()> {
+        let map = self.map.as_fd().as_raw_fd();
+        self.waits.update(&0_u32.to_ne_bytes(), &map.to_ne_bytes(), MapFlags::ANY)
     }
 }
 

@@ -88,11 +88,11 @@ impl Tables {
             waits: options.runqueue.then(|| Waits::new(cpus)).transpose()?,
         };
         let mut maps = BTreeMap::from([
-            ("polls", tables.polls.pair()?),
-            ("reads", tables.reads.pair()?),
-            ("wakeups", tables.wakeups.pair()?),
-            ("forwards", tables.forwards.pair()?),
-            ("drops", tables.drops.pair()?),
+            ("polls", tables.polls.map()?),
+            ("reads", tables.reads.map()?),
+            ("wakeups", tables.wakeups.map()?),
+            ("forwards", tables.forwards.map()?),
+            ("drops", tables.drops.map()?),
             ("arrivals", array("netsilo_arrivals", layout::SIZEOF_ARRIVALS, cpus)?),
             ("cpu_times", times),
             ("lost", MapHandle::try_from(&tables.lost)?),
@@ -114,7 +114,7 @@ impl Tables {
             ("window", window),
         ]);
         if let Some(ip_packets) = &tables.ip_packets {
-            maps.insert("ip_packets", ip_packets.pair()?);
+            maps.insert("ip_packets", ip_packets.map()?);
         }
         maps.extend([tables.turn.map()?]);
         maps.extend(tables.arrived.maps()?);

@@ -219,7 +219,7 @@ impl Tracer {
             let reschedules = self.loaded.iter().any(Loaded::counts_reschedules);
             let times = cpu_times(&tables.times, reschedules);
             let (sampling, wakeups_seen) = sampled(&tables.times);
-            tables.polls.wait()?;
+            tables.turn.wait()?;
             let polled = tables.polls.drain(full);
             let woken = tables.wakeups.drain(full);
             attribution.scheduled = scheduled(&polled, &woken);
