@@ -52,6 +52,16 @@ pub(crate) fn noted(notes: &Notes<'_>) -> Result<Topology, ReadError> {
     // CPUs in `cpu_lowpower` (6.13 and later) are outside the last-level cache.
     let efficiency =
         advisory("/sys/devices/cpu_atom/cpus").or(&advisory("/sys/devices/cpu_lowpower/cpus"));
+    let mut read: BTreeMap<CpuId, Cpu> = BTreeMap::new();
+    for cpu in present.and(&online).iter() {
+        if !read.contains_key(&cpu) {
+            let core = online_cpu(notes, cpu, &nodes);
+            // The threads of a core share all that it shares.
+            for thread in core.siblings.and(&online).iter() {
+                read.entry(thread).or_insert_with(|| core.clone());
+            }
+        }
+    }
     let mut cpus = BTreeMap::new();
     for cpu in present.iter() {
         let kind = if performance.contains(cpu) && !efficiency.is_empty() {
@@ -62,7 +72,7 @@ pub(crate) fn noted(notes: &Notes<'_>) -> Result<Topology, ReadError> {
             CoreKind::Uniform
         };
         let node = nodes.iter().find(|(_, node)| node.cpus.contains(cpu)).map(|(id, _)| *id);
-        let read = if online.contains(cpu) { online_cpu(notes, cpu, &nodes) } else { alone(cpu) };
+        let read = read.remove(&cpu).unwrap_or_else(|| alone(cpu));
         cpus.insert(cpu, Cpu { node, kind, ..read });
     }
     let partitions = partitions(notes, &online);
