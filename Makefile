@@ -7,7 +7,7 @@
 PREFIX ?= /usr/local
 
 .PHONY: demo docs generate package test check test-long mutants bench bench-irqbalance bench-load
-.PHONY: bench-attribution bench-drops bench-matrix bench-outcome bench-peers bench-smoke fuzz-long
+.PHONY: bench-attribution bench-drops bench-guard bench-matrix bench-outcome bench-peers bench-smoke fuzz-long
 .PHONY: install bench-verdicts predict-blind predict-score setup soak
 
 demo: setup
@@ -67,6 +67,13 @@ predict-blind: setup
 
 bench: setup
 	cargo bench -p netsilo-decide --bench read --bench cycle
+
+# this netsilo compared with the last release, or the parent commit (BASE=COMMIT: with that one):
+# instructions, system calls, memory, CPU time; fails beyond the limits in
+# crates/bench/benches/guard.toml; some 15 minutes
+bench-guard: setup
+	@scripts/setup --test
+	scripts/bench-guard $(ROUNDS)
 
 # compared with irqbalance, on synthetic hosts; some 6 minutes
 bench-irqbalance: setup
