@@ -1,5 +1,6 @@
 //! Runs all families on an analysis: the result of `netsilo check`.
 
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 use netsilo_model::derive::analysis::Analysis;
@@ -44,7 +45,8 @@ pub struct Check {
     pub release: String,
     /// Time between the two snapshots.
     pub interval: Duration,
-    /// The findings, most severe first. Among equally severe ones, the most worthwhile come first.
+    /// The findings, most severe first. Among equally severe ones, the most worthwhile come first;
+    /// among equally worthwhile ones of one kind, those with the highest count.
     pub findings: Vec<Finding>,
     /// Where packets were lost between the wire and the reader.
     #[serde(default)]
@@ -63,9 +65,17 @@ pub fn check(analysis: &Analysis<'_>) -> Check {
     let bonds = Bonds::new(analysis);
     let findings = FAMILIES.iter().flat_map(|find| find(&judged)).collect();
     let mut findings = bonds.findings(findings);
-    // The sort is stable, so findings of equal worth stay in the order of their families.
-    findings
-        .sort_by(|a, b| b.severity.cmp(&a.severity).then_with(|| b.worth().total_cmp(&a.worth())));
+    // Kinds of equal worth stay in the order of their families.
+    let mut first = BTreeMap::new();
+    for (index, finding) in findings.iter().enumerate() {
+        first.entry(finding.id).or_insert(index);
+    }
+    findings.sort_by(|a, b| {
+        let kinds = || first.get(&a.id).cmp(&first.get(&b.id));
+        let severities = b.severity.cmp(&a.severity);
+        let worths = || b.worth().total_cmp(&a.worth());
+        severities.then_with(worths).then_with(kinds).then_with(|| b.count().cmp(&a.count()))
+    });
     let machine = &analysis.after().machine;
     Check {
         hostname: machine.hostname.clone(),

@@ -41,6 +41,14 @@ impl Finding {
         };
         self.remedies.iter().map(share).fold(0.0, f64::max)
     }
+
+    /// What was counted first of its evidence, such as lost packets; 0 if that is no count.
+    pub(crate) fn count(&self) -> u64 {
+        match self.evidence.first().map(|it| &it.measure) {
+            Some(Measure::Count(count)) => *count,
+            _ => 0,
+        }
+    }
 }
 
 /// The severity of a finding.
