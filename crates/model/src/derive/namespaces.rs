@@ -284,6 +284,9 @@ pub fn not_counted(observation: &Observation, namespace: &Namespace) -> Option<S
     start(observation, namespace).err()
 }
 
+/// The process `kthreadd`: the parent of all kernel threads.
+pub const KTHREADD: u32 = 2;
+
 /// The names of the other namespaces, by inode number. No two are equal.
 pub fn names(namespaces: Option<&Namespaces>) -> BTreeMap<u32, String> {
     let all = || namespaces.into_iter().flat_map(|it| &it.all);
@@ -303,8 +306,12 @@ pub fn names_of(observation: &Observation) -> BTreeMap<u32, String> {
     all
 }
 
-/// The name that people gave it and its pod or container, else its cgroup, process or number.
+/// The name that people gave it and its pod or container, else its cgroup, process or number. The
+/// machine's own one is `host`: kernel threads are in it.
 fn name(of: &Namespace) -> String {
+    if of.process.as_ref().is_some_and(|it| it.tgid == KTHREADD && it.comm == "kthreadd") {
+        return "host".into();
+    }
     let container = of.cgroup.as_deref().and_then(Container::from_path);
     let pod = of.pod.clone().or_else(|| {
         let container = container?;
@@ -425,6 +432,8 @@ mod tests {
             (of(None, Some(&unit)), of(None, None)),
             ("dns.service".into(), "sleep (pid 9)".into())
         );
+        let kthreadd = Some(Holder { tgid: 2, comm: "kthreadd".into() });
+        assert_eq!(name(&Namespace { process: kthreadd, ..named(None, None) }), "host");
         let known = Namespace { pod: Some("shop/web-1".into()), ..named(None, Some(&pod)) };
         assert_eq!(name(&known), "shop/web-1");
         let twins = [7, 8].map(|inode| Namespace { inode, ..named(None, Some(&unit)) });

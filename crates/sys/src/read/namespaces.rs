@@ -8,6 +8,7 @@ use std::os::unix::fs::MetadataExt as _;
 use std::path::PathBuf;
 use std::time::Duration;
 
+use netsilo_model::derive::namespaces::KTHREADD;
 use netsilo_model::drivers::protocol_losses::is_of_losses;
 use netsilo_model::machine::reading::Reading;
 use netsilo_model::parse::ParseError;
@@ -180,7 +181,8 @@ impl Found {
         if files.len() < TRIED {
             files.extend(root.path(&format!("/proc/{pid}/ns/net")));
         }
-        if namespace.process.is_none() {
+        // Of the machine's own namespace, the second process tells more than the first.
+        if namespace.process.is_none() || pid == KTHREADD {
             let comm = root.parse(&format!("/proc/{pid}/comm"), scalar::word).ok();
             namespace.process = comm.map(|comm| Holder { tgid: pid, comm });
             let cgroups = root.read(&format!("/proc/{pid}/cgroup")).unwrap_or_default();
