@@ -7,8 +7,8 @@
 PREFIX ?= /usr/local
 
 .PHONY: demo docs generate package test check test-long mutants bench bench-irqbalance bench-load
-.PHONY: bench-attribution bench-drops bench-guard bench-matrix bench-outcome bench-peers bench-smoke fuzz-long
-.PHONY: install bench-verdicts predict-blind predict-score setup soak
+.PHONY: bench-attribution bench-drops bench-guard bench-matrix bench-outcome bench-peers
+.PHONY: bench-smoke bench-verdicts fuzz-long install predict-blind predict-score setup soak
 
 demo: setup
 	cargo build --release -p netsilo -p netsilo-bench -p netsilo-lab
@@ -119,12 +119,12 @@ bench-verdicts: setup
 # the published experiment at reduced size on an emulated server of its shape: its directions, in
 # counts; some 2 minutes
 bench-smoke: setup
-	cargo test -p netsilo-bench --test lab_matrix -- --nocapture
+	cargo test -p netsilo-bench --test lab_matrix in_counts -- --ignored --nocapture
 
 # the same in full, with a report to look at: some 17 minutes for each of ROUNDS rounds (default 6:
 # with fewer no interval is exact)
 bench-matrix: setup
-	cargo test -p netsilo-bench --test lab_matrix -- --ignored --nocapture
+	cargo test -p netsilo-bench --test lab_matrix in_full -- --ignored --nocapture
 
 # netsilo and netsilo-bench
 install:

@@ -81,6 +81,7 @@ instances = [64]
 "#;
 
 #[test]
+#[ignore = "too slow for make test: make test-long"]
 fn the_published_experiment_shows_its_directions_in_counts() {
     if netsilo_lab::skip().unwrap() {
         return;
