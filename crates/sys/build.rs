@@ -27,10 +27,15 @@ fn main() -> Result<(), Box<dyn Error>> {
         other => other.to_owned(),
     };
     let target = if env::var("CARGO_CFG_TARGET_ENDIAN")? == "big" { "bpfeb" } else { "bpfel" };
+    // Paths in BTF and DWARF are relative to this crate and to libbpf's headers, wherever both are.
+    // clang opens `./src/bpf/..` here for the source lines in BTF.
+    let here = env::var("CARGO_MANIFEST_DIR")?;
+    let maps = [(&here, "."), (&include, "include")];
     let object = Path::new(&out).join("programs.o");
     let status = Command::new(&clang)
         .args(["-g", "-O2", "-Wall", "-Werror", "-target", target, "-mcpu=v3"])
         .args(["-I", &include, &format!("-D__TARGET_ARCH_{arch}"), "-c", "src/bpf/programs.c"])
+        .args(maps.map(|(path, name)| format!("-ffile-prefix-map={path}={name}")))
         .args(layout::DEFINES.iter().map(|(name, value)| format!("-DLAYOUT_{name}={value}")))
         .arg("-o")
         .arg(&object)

@@ -400,6 +400,18 @@ mod tests {
     use super::*;
     use crate::bpf::options::Options;
 
+    /// With a path in line info, builds in two folders would differ.
+    #[test]
+    fn the_object_names_its_sources_without_the_folder_of_the_build() {
+        let object = zstd::decode_all(OBJECT).unwrap();
+        let has = |text: &str| memchr::memmem::find(&object, text.as_bytes()).is_some();
+        assert!(has("./src/bpf/udp.bpf.c"), "line info for the verifier's messages");
+        let target = env!("OUT_DIR").split("/build/").next().unwrap();
+        for folder in [env!("CARGO_MANIFEST_DIR"), target] {
+            assert!(!has(folder), "{folder}");
+        }
+    }
+
     /// A program with another name would be reported as attached, a map never be created.
     #[test]
     fn sources_name_the_programs_and_maps_of_the_object() {
