@@ -16,12 +16,13 @@ use netsilo::tell::exit::{Exit, ExitError};
 use netsilo::tell::out;
 use netsilo::tell::words::plural;
 use netsilo::verbs::capture;
+use netsilo_model::machine::schema::NETSILO;
 use netsilo_model::snapshot::observation::Observation;
 use netsilo_sys::bpf::tracer;
 use netsilo_sys::bundle::Addresses;
 use netsilo_sys::files::root::Root;
 use netsilo_sys::observe::{CountingMode, Observer};
-use netsilo_trial::experiment::{Experiment, Load, MACHINE, MachineSummary, Setting};
+use netsilo_trial::experiment::{Experiment, Load, MACHINE, MachineSummary, SCHEMA, Setting};
 
 use crate::commands::commands;
 use crate::definition::{self, Definition, Role};
@@ -181,9 +182,9 @@ impl Args {
         let counted = tuning.netdevs(&observation.after).map(|netdev| netdev.name.clone());
         let counted = if options.forwards() { counted.collect() } else { Vec::new() };
         let experiment = Experiment {
-            schema: 1,
+            schema: SCHEMA,
             kind: name.to_owned(),
-            netsilo: env!("CARGO_PKG_VERSION").into(),
+            netsilo: NETSILO.to_owned(),
             command: std::env::args().collect(),
             started_s: SystemTime::now()
                 .duration_since(UNIX_EPOCH)

@@ -5,10 +5,11 @@ use std::path::Path;
 
 use anyhow::{Result, anyhow};
 use netsilo::runs::{
-    Lines, RecordsFile, create, read_json, read_records, refuse_foreign, write_file, write_json,
+    Lines, RecordsFile, create, read_document, read_json, read_records, refuse_foreign, write_file,
+    write_json,
 };
 use netsilo_model::machine::cpuset::CpuId;
-use netsilo_trial::experiment::{COMMANDS, EXPERIMENT, Experiment, Record};
+use netsilo_trial::experiment::{COMMANDS, EXPERIMENT, Experiment, Record, SCHEMA};
 use serde::{Deserialize, Serialize};
 
 /// File with the options of a run: a [`RunOptions`].
@@ -61,7 +62,7 @@ pub(crate) struct RunFolder {
 /// Reads a run's folder. An incomplete last line of the records is not an error.
 pub(crate) fn read(folder: &Path) -> Result<RunFolder> {
     let path = folder.join(EXPERIMENT);
-    let experiment: Experiment = read_json(&path)?;
+    let experiment: Experiment = read_document(&path, SCHEMA)?;
     experiment.check().map_err(|why| anyhow!("{}: {why}", path.display()))?;
     let Lines { records, torn, whole } = read_records(folder)?;
     Ok(RunFolder { experiment, records, torn, whole })

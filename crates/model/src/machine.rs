@@ -1,4 +1,4 @@
-//! Basic types for all other folders: CPU sets, topology, ids, absent readings, ordered
+//! Basic types for all other folders: CPU sets, topology, ids, absent readings, formats, ordered
 //! collections.
 //!
 //! Uses nothing else of netsilo. Networks, kernel files and drivers do not belong here.
@@ -10,5 +10,6 @@ pub mod cpuset;
 pub mod ids;
 mod nesting;
 pub mod reading;
+pub mod schema;
 pub mod topology;
 pub mod words;

@@ -18,10 +18,11 @@ use anyhow::{Context as _, Result, anyhow, bail, ensure};
 use indicatif::{ProgressBar, ProgressStyle};
 use netsilo_decide::judge::findings::Check;
 use netsilo_decide::plan::Plan;
+use netsilo_model::machine::schema::Stamp;
 use netsilo_model::snapshot::observation::{Observation, ObservationDocument, SCHEMA};
 use netsilo_predict::live::forecast::Forecast;
 use netsilo_sys::bundle;
-use serde::{Deserialize, Serialize};
+use serde::Serialize;
 
 use crate::ndjson::worker::Worker;
 use crate::tell::exit::{Exit, in_words};
@@ -311,20 +312,15 @@ fn too_long() -> String {
 
 /// Reads an observation if this netsilo knows its schema.
 fn parse(text: &str) -> Result<Observation> {
-    #[derive(Deserialize)]
-    struct Version {
-        schema: u32,
-    }
     let document = serde_json::from_str::<ObservationDocument>(text);
-    let schema = match &document {
-        Ok(document) => document.schema,
+    let stamp = match &document {
+        Ok(document) => Some(document.stamp()),
         // If the rest cannot be read, a newer schema is the likely reason.
-        Err(_) => serde_json::from_str::<Version>(text).map_or(SCHEMA, |it| it.schema),
+        Err(_) => serde_json::from_str(text).ok(),
     };
-    ensure!(
-        (1..=SCHEMA).contains(&schema),
-        "the observation has schema {schema}, this netsilo reads 1 to {SCHEMA}: use a newer netsilo"
-    );
+    if let Some(Err(unknown)) = stamp.map(|it: Stamp| it.check(SCHEMA)) {
+        bail!("the observation has {unknown}");
+    }
     let document = document.map_err(|error| {
         if error.is_eof() {
             return anyhow!("not an observation: truncated at byte {}", text.len());
@@ -355,6 +351,7 @@ fn progress() -> ProgressBar {
 mod tests {
     use netsilo_model::cost::weights::Costs;
     use netsilo_model::derive::analysis::Analysis;
+    use netsilo_model::machine::schema::NETSILO;
     use serde_json::{Value, json};
 
     use super::*;
@@ -424,7 +421,8 @@ mod tests {
 
     #[test]
     fn a_bad_line_has_its_number_and_is_not_the_end() {
-        let newer = SCHEMA_1.replacen("\"schema\":1", "\"schema\":2", 1);
+        let newer = "\"schema\":2,\"netsilo\":\"0.4.0\"";
+        let newer = SCHEMA_1.replacen("\"schema\":1", newer, 1);
         let cut = &SCHEMA_1[..8192];
         // A megabyte where a number belongs: the reason does not repeat it.
         let text = format!("\"schema\":\"{}\"", "a".repeat(1 << 20));
@@ -440,12 +438,8 @@ mod tests {
         let neither = ": neither an observation nor the path of a bundle";
         let expected = [
             (1, "not an observation: truncated at byte 1".to_owned()),
-            (
-                4,
-                "the observation has schema 2, this netsilo reads 1 to 1: use a newer netsilo"
-                    .into(),
-            ),
-            (5, "the observation has schema 2".into()),
+            (4, format!("the observation has schema 2; this is netsilo {NETSILO}, which reads up")),
+            (5, "the observation has schema 2, written by netsilo 0.4.0; this is ".into()),
             (6, "cannot use the bundle: no/such/bundle: No such file".into()),
             (8, "not an observation: truncated at byte 8192".into()),
             (9, "not an observation: at byte 1048588: invalid type: string".into()),

@@ -9,7 +9,7 @@ use anyhow::{Context as _, Result, anyhow, bail, ensure};
 use netsilo_decide::plan::Plan;
 use netsilo_model::snapshot::observation::Observation;
 use netsilo_sys::files::root::Root;
-use netsilo_sys::files::{output, regular, trust};
+use netsilo_sys::files::{document, output, regular, trust};
 use netsilo_sys::read::machine::{is_emulated, machine_identity};
 use netsilo_sys::transaction::apply::ApplyError;
 use netsilo_sys::transaction::knob;
@@ -132,7 +132,13 @@ pub fn write_file(path: &Path, text: &[u8]) -> Result<()> {
         .with_context(|| format!("cannot write {}", path.display()))
 }
 
-/// Reads a value from a file of a run.
+/// Reads a document with the schemas 1 to `newest` from a file of a run.
+pub fn read_document<T: DeserializeOwned>(path: &Path, newest: u32) -> Result<T> {
+    let text = bytes(path, "name the folder of a run")?;
+    document::parse(&text, newest).with_context(|| path.display().to_string())
+}
+
+/// Reads a value without a schema from a file of a run.
 pub fn read_json<T: DeserializeOwned>(path: &Path) -> Result<T> {
     let text = bytes(path, "name the folder of a run")?;
     serde_json::from_slice(&text).with_context(|| path.display().to_string())

@@ -49,6 +49,18 @@ fn stderr(output: &Output) -> &str {
     std::str::from_utf8(&output.stderr).unwrap()
 }
 
+/// A document that a newer netsilo wrote, of any kind.
+const NEWER: &str = r#"{ "schema": 9, "netsilo": "0.4.0", "steps": [] }"#;
+
+/// Why such a document is refused.
+fn refused_newer() -> String {
+    format!(
+        "schema 9, written by netsilo 0.4.0; this is {}, which reads up to 1: use netsilo 0.4.0 or \
+         newer",
+        env!("CARGO_PKG_VERSION")
+    )
+}
+
 /// Returns exit code and stderr of a failure. Asserts that stdout is empty.
 fn refusal(arguments: &[&str]) -> String {
     let output = run(arguments);
@@ -243,11 +255,22 @@ fn what_each_verb_prints_of_a_bundle_conforms_to_its_schema() {
 fn a_plan_of_another_schema_is_refused() {
     let dir = tempfile::tempdir().unwrap();
     let saved = dir.path().join("plan.json");
-    std::fs::write(&saved, r#"{ "schema": 2, "steps": [] }"#).unwrap();
+    std::fs::write(&saved, NEWER).unwrap();
     let path = saved.to_str().unwrap();
     assert_eq!(
         refusal(&["export", "script", "--plan", path]),
-        format!("1 netsilo: {path} has schema 2: this netsilo reads schema 1")
+        format!("1 netsilo: {path} has {}", refused_newer())
+    );
+}
+
+#[test]
+fn a_search_of_another_schema_is_not_resumed() {
+    let dir = tempfile::tempdir().unwrap();
+    let plan = dir.path().join("race.json");
+    std::fs::write(&plan, NEWER).unwrap();
+    assert_eq!(
+        refusal(&["tune", "--resume", dir.path().to_str().unwrap(), "--yes", "--trust"]),
+        format!("1 netsilo: {}: it has {}", plan.display(), refused_newer())
     );
 }
 
@@ -320,7 +343,7 @@ fn a_damaged_outcome_is_named_and_skipped_and_can_be_forgotten() {
     let none = "no outcome is stored: netsilo tune measures one\n";
     assert_eq!((code(&listed), stdout(&listed), stderr(&listed)), (0, none, ""));
     std::fs::write(dir.path().join("1.json"), "{\"schema\": 1, \"won\": 7}").unwrap();
-    std::fs::write(dir.path().join("2.json"), "{\"schema\": 9, \"x\": {}}").unwrap();
+    std::fs::write(dir.path().join("2.json"), NEWER).unwrap();
     std::fs::write(dir.path().join("3.json"), "\u{1b}[31m{").unwrap();
     for verb in [&["tune", "--outcomes"][..], &["plan", "--interval", "1ms", "--no-bpf"]] {
         let output = run(&[verb, &["--outcomes-dir", folder]].concat());
@@ -328,7 +351,7 @@ fn a_damaged_outcome_is_named_and_skipped_and_can_be_forgotten() {
         for words in [
             "outcome 1 in",
             "invalid type: integer `7`",
-            "it has schema 9, which this netsilo does not read",
+            &format!("outcome 2 in {folder} is not used: it has {}", refused_newer()),
             "outcome 3 in",
             "remove it with: netsilo tune --forget 3",
         ] {

@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 
 use netsilo_model::machine::cpuset::CpuSet;
+use netsilo_model::machine::schema::Stamp;
 use serde::Deserialize;
 use serde::de::{Deserializer, Error as _};
 use toml::{Table, Value};
@@ -11,6 +12,9 @@ use crate::scenario::{
     Changes, Filter, Forward, Kernel, Load, Machine, Nic, Protocol, RequestResponse, Scenario,
     Send, Service, Setting, USUAL_CLOCK,
 };
+
+/// The newest schema of scenarios that this netsilo reads.
+const SCHEMA: u32 = 1;
 
 /// A scenario with its settings.
 #[derive(Debug, Clone, PartialEq)]
@@ -57,6 +61,9 @@ pub fn parse(
         let line = error.span().map(|span| 1 + text[..span.start].matches('\n').count());
         BadScenario::Text { line, what: error.message().to_owned() }
     };
+    if let Ok(Err(unknown)) = toml::from_str::<Stamp>(text).map(|stamp| stamp.check(SCHEMA)) {
+        return Err(BadScenario::Text { line: None, what: format!("it has {unknown}") });
+    }
     let mut file: File = toml::from_str(text).map_err(wrong)?;
     if changes.is_empty() && asked.is_empty() {
         return file.described();
@@ -111,6 +118,11 @@ fn set(table: &mut Table, path: &[&str], key: &str, value: &str) -> Result<(), S
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct File {
+    /// The number of the format, and the netsilo that wrote the file: read as a [`Stamp`].
+    #[serde(default, rename = "schema")]
+    _schema: Option<u32>,
+    #[serde(default, rename = "netsilo")]
+    _netsilo: Option<String>,
     machine: MachineKeys,
     #[serde(default)]
     nic: NicKeys,

@@ -61,6 +61,18 @@ fn a_key_that_changes_nothing_for_the_load_is_refused() {
 }
 
 #[test]
+fn a_newer_scenario_is_refused_with_the_version_that_reads_it() {
+    let with = |keys: &str| parse(&format!("{keys}\n{REQUESTS}"), &[]);
+    assert_eq!(with("schema = 1\nnetsilo = \"0.1.0\"").unwrap(), parse(REQUESTS, &[]).unwrap());
+    let refused = with("schema = 9\nnetsilo = \"0.4.0\"\nunknown = []").unwrap_err().to_string();
+    assert!(
+        refused.starts_with("it has schema 9, written by netsilo 0.4.0; this is "),
+        "{refused}"
+    );
+    assert!(refused.ends_with("which reads up to 1: use netsilo 0.4.0 or newer"), "{refused}");
+}
+
+#[test]
 fn numbers_need_no_quotes() {
     let with = |value| parse(REQUESTS, &[("settings.none.irq", value)]).unwrap();
     assert_eq!(with("7"), with("\"7\""));

@@ -25,6 +25,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use netsilo_model::derive::observed_irqs::name_observed_interrupts;
+use netsilo_model::machine::schema::{NETSILO, Stamp, UnknownSchema};
 use netsilo_model::snapshot::attribution::Attribution;
 use netsilo_model::snapshot::host::Snapshot;
 use netsilo_model::snapshot::observation::Observation;
@@ -58,6 +59,9 @@ const MOST_BYTES: u64 = 192 << 20;
 /// Largest `manifest.json` and `attribution.json` in bytes;
 const MOST_JSON: usize = 16 << 20;
 
+/// The file with the [`Manifest`].
+const MANIFEST: &str = "manifest.json";
+
 /// Why a bundle could not be written or read.
 #[derive(Debug, thiserror::Error)]
 pub enum BundleError {
@@ -81,16 +85,8 @@ pub enum BundleError {
         source: io::Error,
     },
     /// A newer netsilo wrote it.
-    #[error(
-        "the bundle has layout {found}, this netsilo reads up to {SCHEMA}: \
-         use netsilo {written_by} or newer"
-    )]
-    TooNew {
-        /// Its schema version.
-        found: u32,
-        /// The netsilo version that wrote it.
-        written_by: String,
-    },
+    #[error("the bundle has {0}")]
+    Schema(#[from] UnknownSchema),
     /// It is neither a bundle nor a report.
     #[error(
         "{}: neither a netsilo bundle nor a sosreport (tar.xz, tar.gz, tar.bz2, tar), nor a \
@@ -252,7 +248,7 @@ impl Capture {
         let (dir, windows) = (self.dir.path(), self.windows.len());
         let manifest = Manifest {
             schema: if windows == 1 { 1 } else { SCHEMA },
-            netsilo: env!("CARGO_PKG_VERSION").to_owned(),
+            netsilo: NETSILO.to_owned(),
             kernel: kernel.to_owned(),
             with_addresses: addresses == Addresses::Keep,
             holds: holds(addresses),
@@ -264,7 +260,7 @@ impl Capture {
                 Some(Redaction::of(dir).map_err(|source| file_error(dir, source))?)
             }
         };
-        save(dir, "manifest.json", &manifest)?;
+        save(dir, MANIFEST, &manifest)?;
         for (window, attribution) in (1..).zip(&self.windows) {
             match &redaction {
                 None => save(dir, &counts_of(window), attribution)?,
@@ -325,11 +321,8 @@ impl Bundle {
 
     fn of_archive(file: File) -> Result<Self, BundleError> {
         let mut parts = unpack(file)?;
-        let manifest: Manifest = load(&parts, "manifest.json")?;
-        if manifest.schema > SCHEMA {
-            let Manifest { schema: found, netsilo: written_by, .. } = manifest;
-            return Err(BundleError::TooNew { found, written_by });
-        }
+        load::<Stamp>(&parts, MANIFEST)?.check(SCHEMA)?;
+        let manifest: Manifest = load(&parts, MANIFEST)?;
         let before = snapshot(&Root::in_memory(Arc::new(take(&mut parts, "0")?))?)?;
         let tree = Arc::new(take(&mut parts, "1")?);
         Ok(Self { parts, tree, manifest, next: 1, before, of_reports: None })
@@ -347,7 +340,7 @@ impl Bundle {
         };
         let manifest = Manifest {
             schema: 1,
-            netsilo: env!("CARGO_PKG_VERSION").to_owned(),
+            netsilo: NETSILO.to_owned(),
             kernel: observation.after.machine.release.clone(),
             with_addresses: true,
             holds: vec!["reports of another collector, with their real names".to_owned()],

@@ -5,6 +5,7 @@
 //! `netsilo-model`.
 
 pub mod cache;
+pub mod document;
 pub mod error;
 pub mod lines;
 pub(crate) mod memory_tree;

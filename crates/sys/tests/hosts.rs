@@ -137,6 +137,24 @@ fn a_bundle_of_layout_1_can_still_be_read() {
 }
 
 #[test]
+fn a_newer_bundle_is_refused_with_the_version_that_reads_it() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("host.tar.zst");
+    let file = std::fs::File::create(&path).unwrap();
+    let mut archive = tar::Builder::new(zstd::Encoder::new(file, 1).unwrap());
+    let manifest = br#"{"schema":9,"netsilo":"0.4.0","trees":[]}"#;
+    let mut header = tar::Header::new_gnu();
+    header.set_size(manifest.len() as u64);
+    header.set_mode(0o644);
+    archive.append_data(&mut header, "manifest.json", &manifest[..]).unwrap();
+    archive.into_inner().unwrap().finish().unwrap();
+    let refused = bundle::open(&path).unwrap_err().to_string();
+    let begin = "the bundle has schema 9, written by netsilo 0.4.0; this is ";
+    assert!(refused.starts_with(begin), "{refused}");
+    assert!(refused.ends_with("reads up to 2: use netsilo 0.4.0 or newer"), "{refused}");
+}
+
+#[test]
 fn an_offline_cpu_has_neither_counters_nor_a_column() {
     let snapshot = host("virtio-6.1");
     let cpu = netsilo_model::machine::cpuset::CpuId(5);

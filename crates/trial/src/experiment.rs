@@ -21,7 +21,7 @@ pub mod results;
 pub mod stage_costs;
 
 pub use folder::{COMMANDS, EXPERIMENT, MACHINE, RECORDS};
-pub use plan::{Experiment, Load, MachineSummary, Setting, Step, order};
+pub use plan::{Experiment, Load, MachineSummary, SCHEMA, Setting, Step, order};
 pub use records::{Expectation, ExpectedChange, Failed, Record, Sampled, SiloMap, Trial};
 
 #[cfg(test)]

@@ -30,6 +30,6 @@ mod rules;
 mod standing;
 
 pub use contest::{Race, Turn};
-pub use record::{Counts, RACE, RacePlan, RaceRecord, TurnEnd};
+pub use record::{Counts, RACE, RACE_SCHEMA, RacePlan, RaceRecord, TurnEnd};
 pub use rules::RaceRules;
 pub use standing::{CountChange, OutReason, Outlook, RaceResult, Standing, Status};

@@ -135,9 +135,13 @@ fn a_file_that_is_missing_or_wrong_is_refused_with_its_place() {
          `kind`, `netsilo`, `command`, `started_s`, `settings`, `loads`, `rounds`, `pause`, \
          `seed`, `machine` at line 2 column 10"
     );
-    insta::assert_snapshot!(
-        refusal(EXPERIMENT, Some(&experiment.replacen("\"schema\": 1", "\"schema\": 9", 1))),
-        @"netsilo-bench: RUN/experiment.json: unknown schema 9: this netsilo reads schema 1"
+    assert_eq!(
+        refusal(EXPERIMENT, Some(r#"{"schema": 9, "netsilo": "0.4.0", "steps": []}"#)).trim_end(),
+        format!(
+            "netsilo-bench: RUN/experiment.json: it has schema 9, written by netsilo 0.4.0; this \
+             is {}, which reads up to 1: use netsilo 0.4.0 or newer",
+            env!("CARGO_PKG_VERSION")
+        )
     );
     insta::assert_snapshot!(
         refusal(RECORDS, None),

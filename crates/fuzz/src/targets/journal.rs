@@ -11,7 +11,7 @@ use netsilo_sys::read::netns::NetnsId;
 use netsilo_sys::transaction::attached::Attached;
 use netsilo_sys::transaction::compact::compact;
 use netsilo_sys::transaction::queues::{NapiIndex, QueueSetting};
-use netsilo_sys::transaction::record::{Entry, History, Origin, Record, RestoredBy, VERSION};
+use netsilo_sys::transaction::record::{Entry, History, Origin, Record, RestoredBy};
 
 use crate::json;
 use crate::target::FuzzTarget;
@@ -115,7 +115,7 @@ fn seeds() -> Vec<Vec<u8>> {
         },
     };
     let begin = |transaction, confirm_by| by(Origin::Operator, transaction, confirm_by);
-    let boot = || Record::Boot { version: VERSION, boot_id: "a4d1c2b8".into() };
+    let boot = || Record::boot("a4d1c2b8".into());
     let wrote = |entry| Record::Wrote { transaction: 1, entry, raw: "4\n".into() };
     let whole = vec![
         boot(),

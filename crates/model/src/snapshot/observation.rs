@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
+use crate::machine::schema::{NETSILO, Stamp};
 use crate::snapshot::attribution::Attribution;
 use crate::snapshot::host::Snapshot;
 use crate::snapshot::netdev_genl::{DEVICE_MEMORY, IO_URING};
@@ -79,6 +80,9 @@ impl Observation {
 pub struct ObservationDocument {
     /// The schema that the writer used.
     pub schema: u32,
+    /// The version of the writer. Documents of versions before 0.1.0 lack it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub netsilo: Option<String>,
     before: Snapshot,
     after: Snapshot,
     attribution: Attribution,
@@ -88,7 +92,12 @@ impl ObservationDocument {
     /// Adds the newest schema to an observation.
     pub fn new(observation: Observation) -> Self {
         let Observation { before, after, attribution } = observation;
-        Self { schema: SCHEMA, before, after, attribution }
+        Self { schema: SCHEMA, netsilo: Some(NETSILO.to_owned()), before, after, attribution }
+    }
+
+    /// What it says of its format.
+    pub fn stamp(&self) -> Stamp {
+        Stamp { schema: Some(self.schema), netsilo: self.netsilo.clone() }
     }
 
     /// The observation.

@@ -5,10 +5,11 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use anyhow::{Context as _, Result};
 use netsilo_decide::plan::find_outcome::{FoundOutcome, KeptOutcome};
-use netsilo_decide::plan::measured_outcome::MeasuredOutcome;
+use netsilo_decide::plan::measured_outcome::{MeasuredOutcome, SCHEMA};
 use netsilo_model::derive::analysis::Analysis;
 use netsilo_model::derive::signature::Signature;
 use netsilo_sys::consumer::pinned;
+use netsilo_sys::files::document;
 use netsilo_sys::files::root::Root;
 use netsilo_sys::outcomes::{self, OUTCOMES_DIR};
 use netsilo_sys::read::machine::machine_identity;
@@ -108,16 +109,7 @@ pub(crate) fn guides_plans(objective: &str) -> bool {
 
 /// Parses and checks the contents of a file.
 fn parse(text: &[u8]) -> Result<MeasuredOutcome, String> {
-    // the schema first, because the other fields may have any form in another schema
-    #[derive(serde::Deserialize)]
-    struct Versioned {
-        schema: u32,
-    }
-    let Versioned { schema } = serde_json::from_slice(text).map_err(|why| why.to_string())?;
-    if schema != netsilo_decide::plan::measured_outcome::SCHEMA {
-        return Err(format!("it has schema {schema}, which this netsilo does not read"));
-    }
-    let outcome: MeasuredOutcome = serde_json::from_slice(text).map_err(|why| why.to_string())?;
+    let outcome: MeasuredOutcome = document::parse(text, SCHEMA).map_err(|why| why.to_string())?;
     outcome.check()?;
     Ok(outcome)
 }

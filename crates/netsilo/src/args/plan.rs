@@ -2,42 +2,30 @@
 
 use std::path::Path;
 
-use anyhow::{Context as _, Result};
+use anyhow::{Context as _, Result, anyhow};
 use netsilo_decide::plan::{Goal, Plan};
 use netsilo_model::derive::analysis::Analysis;
 use netsilo_model::parse::sanitize::is_control;
 use netsilo_model::snapshot::observation::Observation;
+use netsilo_sys::files::document::{self, DocumentError};
 use serde_json::Value;
 
 use crate::args::goal::GoalArgs;
 use crate::args::{file, look};
 
-/// The schema version of plans that this netsilo prints and reads.
+/// The newest schema of plans that this netsilo reads; the one that it prints.
 const SCHEMA: u32 = 1;
-
-/// The number of a plan's schema. A plan that a person wrote need not have it.
-#[derive(serde::Deserialize)]
-struct Versioned {
-    #[serde(default = "newest")]
-    schema: u32,
-}
-
-fn newest() -> u32 {
-    SCHEMA
-}
 
 /// Reads a plan that `plan --json` printed or that a person wrote. The path `-` means standard
 /// input.
 pub(crate) fn load(path: &Path) -> Result<Plan> {
     let text = file::read_or_stdin(path, file::PLAN).context("cannot read the plan")?;
-    let not_a_plan = || format!("{} is not a plan", path.display());
-    let Versioned { schema } = serde_json::from_slice(&text).with_context(not_a_plan)?;
-    anyhow::ensure!(
-        schema == SCHEMA,
-        "{} has schema {schema}: this netsilo reads schema {SCHEMA}",
-        path.display()
-    );
-    let plan = serde_json::from_slice(&text).with_context(not_a_plan)?;
+    let plan = document::parse(&text, SCHEMA).map_err(|error| match error {
+        DocumentError::Schema(unknown) => anyhow!("{} has {unknown}", path.display()),
+        DocumentError::Json(why) => {
+            anyhow::Error::new(why).context(format!("{} is not a plan", path.display()))
+        }
+    })?;
     if let Some(wrong) = wrong_text(&serde_json::from_slice(&text)?) {
         anyhow::bail!("{} has {wrong}", path.display());
     }

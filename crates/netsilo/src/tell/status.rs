@@ -9,6 +9,7 @@ use netsilo_decide::plan::measured_outcome::MeasuredBasis;
 use netsilo_decide::plan::{Advice, Placement, Refusal, Unchanged};
 use netsilo_model::change::Change;
 use netsilo_model::derive::locality::Locality;
+use netsilo_model::machine::schema::NETSILO;
 use netsilo_model::snapshot::attribution::{AttributionSource, Hook};
 use netsilo_sys::daemon::self_cost::{SelfCost, self_cost};
 use serde::{Deserialize, Serialize};
@@ -75,7 +76,7 @@ impl Status {
     pub(crate) fn first(now: Duration, mode: Mode, notes: Vec<String>) -> Self {
         Self {
             schema: SCHEMA,
-            version: env!("CARGO_PKG_VERSION").into(),
+            version: NETSILO.to_owned(),
             pid: std::process::id(),
             started: now,
             at: now,

@@ -8,6 +8,7 @@ use netsilo_decide::judge::candidates::{Candidate, CandidateOptions, Candidates,
 use netsilo_decide::plan::{Goal, Unchanged};
 use netsilo_model::derive::analysis::Analysis;
 use netsilo_model::derive::signature::Signature;
+use netsilo_model::machine::schema::NETSILO;
 use netsilo_model::snapshot::observation::Observation;
 use netsilo_predict::live::claim::Claim;
 use netsilo_predict::live::forecast::{Expected, Forecast};
@@ -16,7 +17,7 @@ use netsilo_sys::bpf::tracer;
 use netsilo_sys::files::root::Root;
 use netsilo_sys::observe::{CountingMode, Observer};
 use netsilo_trial::experiment::Setting;
-use netsilo_trial::race::{RacePlan, RaceRules};
+use netsilo_trial::race::{RACE_SCHEMA, RacePlan, RaceRules};
 use netsilo_trial::workload::WorkloadMeasure;
 
 use crate::args::costs::costs_for;
@@ -238,8 +239,8 @@ pub(super) fn plan(args: &Args, objective: Objective, field: &mut Field) -> Resu
     let tried = &field.candidates.tried;
     enough_time(args, &rules, each, tried.len() + 1)?;
     Ok(RacePlan {
-        schema: 1,
-        netsilo: env!("CARGO_PKG_VERSION").into(),
+        schema: RACE_SCHEMA,
+        netsilo: NETSILO.to_owned(),
         command: std::env::args().collect(),
         started_s: SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |time| time.as_secs()),
         machine: machine(&field.observation)?,

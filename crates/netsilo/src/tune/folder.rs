@@ -3,10 +3,10 @@
 use std::path::Path;
 
 use anyhow::{Result, anyhow};
-use netsilo_trial::race::{RACE, Race, RacePlan, RaceRecord};
+use netsilo_trial::race::{RACE, RACE_SCHEMA, Race, RacePlan, RaceRecord};
 
 use crate::runs::{
-    Lines, RecordsFile, create, read_json, read_records, refuse_foreign, write_json,
+    Lines, RecordsFile, create, read_document, read_records, refuse_foreign, write_json,
 };
 
 /// A search's folder, open for writing.
@@ -49,7 +49,7 @@ impl Folder {
 /// Reads the plan and the records of a search.
 fn read(path: &Path) -> Result<(RacePlan, Lines<RaceRecord>)> {
     let file = path.join(RACE);
-    let plan: RacePlan = read_json(&file)?;
+    let plan: RacePlan = read_document(&file, RACE_SCHEMA)?;
     plan.check().map_err(|why| anyhow!("{}: {why}", file.display()))?;
     Ok((plan, read_records(path)?))
 }

@@ -8,6 +8,7 @@ use netsilo_model::change::Change;
 use netsilo_model::cost::weights::Costs;
 use netsilo_model::derive::analysis::Analysis;
 use netsilo_model::derive::signature::Signature;
+use netsilo_model::machine::schema::NETSILO;
 use netsilo_model::snapshot::observation::Observation;
 use netsilo_sys::files::root::Root;
 use netsilo_sys::read::machine::machine_identity;
@@ -97,7 +98,7 @@ fn measured_outcome(plan: &RacePlan, race: &Race) -> Result<MeasuredOutcome> {
     };
     Ok(MeasuredOutcome {
         schema: SCHEMA,
-        netsilo: env!("CARGO_PKG_VERSION").into(),
+        netsilo: NETSILO.to_owned(),
         ended_s: since_1970().as_secs(),
         machine: machine_identity(&Root::live()).context("cannot identify this machine")?,
         objective: plan.objective.clone(),

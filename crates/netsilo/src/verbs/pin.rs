@@ -20,6 +20,7 @@ use crate::tell::out::{self, eprint_line};
 use crate::tell::versioned::Versioned;
 use crate::tell::words::plural;
 use crate::verbs::apply::apply;
+use crate::verbs::plan::PlanResult;
 use crate::views;
 
 /// How often to search for threads that appeared meanwhile, and pin them.
@@ -90,7 +91,7 @@ fn carry_out(plan: &Plan, args: &Args) -> Result<Exit> {
         return apply(plan, &args.options, false);
     }
     if args.options.json {
-        out::json(&Versioned::first(plan))?;
+        out::json(&Versioned::first(PlanResult::new(plan, None)))?;
     } else {
         out::styled(&views::plan::render(plan));
     }

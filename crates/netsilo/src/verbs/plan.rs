@@ -4,6 +4,7 @@ use anyhow::Result;
 use netsilo_decide::plan::{Plan, RefusalCause};
 use netsilo_model::change::Target;
 use netsilo_model::derive::analysis::Analysis;
+use netsilo_model::machine::schema::NETSILO;
 use netsilo_predict::live::claim::Claim;
 use netsilo_predict::live::forecast::Forecast;
 use netsilo_predict::live::proposal::Proposal;
@@ -68,7 +69,7 @@ pub(crate) fn run(args: &Args) -> Result<Exit> {
     let forecast = predicts.then(|| predicted(&analysis, &plan));
     if args.json {
         let forecast = forecast.and_then(|it| it.map_err(|why| out::note(&without(&why))).ok());
-        out::json(&Versioned::first(PlanResult { plan: &plan, forecast }))?;
+        out::json(&Versioned::first(PlanResult::new(&plan, forecast)))?;
         return Ok(exit(&plan, args.detailed_exitcode));
     }
     out::styled(&views::plan::render(&plan));
@@ -93,11 +94,20 @@ pub(crate) fn run(args: &Args) -> Result<Exit> {
 #[derive(Debug, Serialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 pub(crate) struct PlanResult<'a> {
+    /// Version of netsilo.
+    netsilo: &'static str,
     #[serde(flatten)]
     plan: &'a Plan,
     /// With `--predict`: what the plan would do to the observed load.
     #[serde(skip_serializing_if = "Option::is_none")]
     forecast: Option<Forecast>,
+}
+
+impl<'a> PlanResult<'a> {
+    /// The form of a plan that `apply --plan` reads.
+    pub(crate) fn new(plan: &'a Plan, forecast: Option<Forecast>) -> Self {
+        Self { netsilo: NETSILO, plan, forecast }
+    }
 }
 
 /// What the plan would do to the observed load. The error is the reason why there is too little

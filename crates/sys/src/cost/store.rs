@@ -6,9 +6,10 @@ use std::path::{Path, PathBuf};
 
 use netsilo_model::cost::calibration::{Calibration, MachineIdentity};
 use netsilo_model::cost::weights::Costs;
+use netsilo_model::machine::schema::NETSILO;
 use serde::{Deserialize, Serialize};
 
-use crate::files::{output, regular, trust};
+use crate::files::{document, output, regular, trust};
 
 /// Default folder of the measurement. Unlike the journal, it survives a reboot.
 pub const COSTS_DIR: &str = "/var/lib/netsilo";
@@ -19,7 +20,7 @@ const FILE: &str = "costs.json";
 /// Maximum size of the file in bytes. A normal file has about 2 kB.
 const MOST_BYTES: u64 = 1 << 20;
 
-/// The version of the file format. Other versions are rejected.
+/// The newest version of the file format that this netsilo reads; the one that it writes.
 const VERSION: u32 = 1;
 
 /// The contents of the file.
@@ -30,6 +31,9 @@ pub struct Measurement {
     /// The version of this format.
     #[serde(rename = "schema", alias = "version")]
     pub version: u32,
+    /// Version of netsilo.
+    #[serde(default)]
+    pub netsilo: String,
     /// When the machine was measured (RFC 3339, UTC).
     pub when: String,
     /// The machine that was measured.
@@ -44,7 +48,8 @@ impl Measurement {
     /// A measurement, with the weights derived from it and from the defaults.
     pub fn new(when: String, machine: MachineIdentity, measured: Calibration) -> Self {
         let costs = measured.costs(default_costs(&machine), &when, &machine);
-        Self { version: VERSION, when, machine, measured, costs }
+        let netsilo = NETSILO.to_owned();
+        Self { version: VERSION, netsilo, when, machine, measured, costs }
     }
 }
 
@@ -95,16 +100,10 @@ pub fn load(dir: &Path, machine: &MachineIdentity) -> LoadedCosts {
         }
         Err(e) => return unused(e.to_string()),
     };
-    let measurement: Measurement = match serde_json::from_slice(&text) {
+    let measurement: Measurement = match document::parse(&text, VERSION) {
         Ok(measurement) => measurement,
         Err(e) => return unused(e.to_string()),
     };
-    if measurement.version != VERSION {
-        return unused(format!(
-            "it has version {}, but this netsilo reads version {VERSION}",
-            measurement.version
-        ));
-    }
     match measurement.machine.differs_from(machine) {
         Some(why) => unused(format!("it was measured on another machine: {why}")),
         None => LoadedCosts { costs: measurement.costs, note: None },
@@ -209,14 +208,12 @@ mod tests {
     }
 
     #[test]
-    fn a_damaged_or_differently_versioned_file_is_reported_and_not_used() {
+    fn a_damaged_or_newer_file_is_reported_and_not_used() {
         let dir = tempfile::tempdir().unwrap();
         let path = store(dir.path(), &measurement()).unwrap();
         let machine = measurement().machine;
-        let later = Measurement { version: 9, ..measurement() };
-        for (text, words) in
-            [("{".to_owned(), "EOF"), (serde_json::to_string(&later).unwrap(), "it has version 9")]
-        {
+        let later = r#"{"schema":9,"netsilo":"0.4.0","y":2}"#;
+        for (text, words) in [("{", "EOF"), (later, "use netsilo 0.4.0 or newer; run netsilo")] {
             std::fs::write(&path, text).unwrap();
             let loaded = load(dir.path(), &machine);
             assert_eq!(loaded.costs.source, CostSource::Default);

@@ -11,7 +11,7 @@ use netsilo_model::change::{Target, Value};
 
 use crate::read::netns::NetnsId;
 use crate::transaction::knob;
-use crate::transaction::record::{Entry, History, Origin, Record, State, Transaction, VERSION};
+use crate::transaction::record::{Entry, History, Origin, Record, State, Transaction};
 
 /// A knob's value and the text it was parsed from.
 pub type KnobText = (Value, String);
@@ -73,7 +73,7 @@ pub fn compact(
     if all == history.transactions {
         return None;
     }
-    let boot = Record::Boot { version: VERSION, boot_id };
+    let boot = Record::boot(boot_id);
     Some([boot].into_iter().chain(all.into_iter().flat_map(records)).collect())
 }
 

@@ -11,6 +11,7 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime};
 
 use netsilo_model::change::{Target, shell_word};
+use netsilo_model::machine::schema::{Stamp, UnknownSchema};
 use rustix::fs::{FlockOperation, OFlags};
 use rustix::io::Errno;
 
@@ -91,16 +92,12 @@ pub enum JournalError {
         source: BadLine,
     },
     /// A newer netsilo wrote it.
-    #[error(
-        "{} has format {found}, this netsilo reads up to {VERSION}: use the newer netsilo that \
-         wrote it for undo; nothing was changed",
-        path.display()
-    )]
-    TooNew {
+    #[error("{} has {source}; nothing was changed", path.display())]
+    Schema {
         /// The journal.
         path: PathBuf,
-        /// Its format.
-        found: u32,
+        /// Its format, and what reads it.
+        source: UnknownSchema,
     },
     /// Other users can change the folder, or something on the way to it.
     #[error(
@@ -179,7 +176,7 @@ impl Journal {
         file.set_len(length).map_err(JournalError::io("shorten", &path))?;
         let mut journal = Self { path, file, length, history, netns: kernel.netns(), _lock: lock };
         if journal.history.boot_id.is_none() {
-            journal.append(Record::Boot { version: VERSION, boot_id })?;
+            journal.append(Record::boot(boot_id))?;
             journal.sync()?;
         }
         Ok(journal)
@@ -399,21 +396,13 @@ fn load(file: &mut File, path: &Path) -> Result<History, JournalError> {
         .and_then(|()| file.read_to_end(&mut bytes))
         .map_err(JournalError::io("read", path))?;
     // Its other records may have any form.
-    if let Some(found) = format(&bytes).filter(|found| *found > VERSION) {
-        return Err(JournalError::TooNew { path: path.to_owned(), found });
+    let first = bytes.split(|byte| *byte == b'\n').next().unwrap_or_default();
+    if let Ok(stamp) = serde_json::from_slice::<Stamp>(first) {
+        let refused = |source| JournalError::Schema { path: path.to_owned(), source };
+        stamp.check(VERSION).map_err(refused)?;
     }
     History::replay(&bytes)
         .map_err(|source| JournalError::Corrupt { path: path.to_owned(), source })
-}
-
-/// The format that the first record names.
-fn format(bytes: &[u8]) -> Option<u32> {
-    #[derive(serde::Deserialize)]
-    struct Boot {
-        version: u32,
-    }
-    let first = bytes.split(|byte| *byte == b'\n').next()?;
-    Some(serde_json::from_slice::<Boot>(first).ok()?.version)
 }
 
 /// Makes the state folder, or checks that it belongs to this user.
@@ -535,16 +524,16 @@ mod tests {
     }
 
     #[test]
-    fn a_newer_format_is_refused_with_what_to_do() {
+    fn a_newer_format_is_refused_with_the_version_that_reads_it() {
         let (_dir, state, kernel) = host("a");
         drop(Journal::open(&kernel, &state).unwrap());
-        let newer = b"{\"record\":\"boot\",\"version\":9,\"boot_id\":\"a\",\"x\":1}\n{\"y\":2}\n";
+        let newer = br#"{"record":"boot","version":9,"netsilo":"0.4.0","boot":{},"x":1}
+{"y":2}
+"#;
         std::fs::write(state.join("journal"), newer).unwrap();
         let error = Journal::open(&kernel, &state).unwrap_err().to_string();
-        assert!(
-            error.contains("has format 9, this netsilo reads up to 1: use the newer"),
-            "{error}"
-        );
+        assert!(error.contains("journal has schema 9, written by netsilo 0.4.0; this"), "{error}");
+        assert!(error.ends_with("use netsilo 0.4.0 or newer; nothing was changed"), "{error}");
         assert_eq!(std::fs::read(state.join("journal")).unwrap(), newer);
     }
 

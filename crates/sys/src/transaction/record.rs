@@ -3,6 +3,7 @@
 //! No file access here.
 
 use netsilo_model::change::{Change, Target, Value};
+use netsilo_model::machine::schema::{NETSILO, Stamp};
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
@@ -11,7 +12,7 @@ use crate::read::netns::NetnsId;
 use crate::transaction::attached::Attached;
 use crate::transaction::knob::{NapiOf, Reading};
 
-/// The version of the records. Other versions are rejected.
+/// The newest version of the records that this netsilo reads; the one that it writes.
 pub const VERSION: u32 = 1;
 
 /// One line of the journal.
@@ -22,6 +23,9 @@ pub enum Record {
     Boot {
         /// [`VERSION`].
         version: u32,
+        /// The version of the netsilo that began the journal. Older journals lack it.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        netsilo: Option<String>,
         /// `/proc/sys/kernel/random/boot_id`.
         boot_id: String,
     },
@@ -132,6 +136,13 @@ pub struct Entry {
 
 fn is_zero(count: &usize) -> bool {
     *count == 0
+}
+
+impl Record {
+    /// The first line of a journal that this netsilo begins.
+    pub fn boot(boot_id: String) -> Self {
+        Self::Boot { version: VERSION, netsilo: Some(NETSILO.to_owned()), boot_id }
+    }
 }
 
 impl Entry {
@@ -354,13 +365,14 @@ impl History {
     /// Adds a record.
     pub fn add_record(&mut self, record: Record) -> Result<(), String> {
         match record {
-            Record::Boot { version, .. } if version != VERSION => {
-                return Err(format!("version {version}; this netsilo reads version {VERSION}"));
-            }
             Record::Boot { .. } if self.boot_id.is_some() => {
                 return Err("a second boot record".into());
             }
-            Record::Boot { boot_id, .. } => self.boot_id = Some(boot_id),
+            Record::Boot { version, netsilo, boot_id } => {
+                let stamp = Stamp { schema: Some(version), netsilo };
+                stamp.check(VERSION).map_err(|unknown| unknown.to_string())?;
+                self.boot_id = Some(boot_id);
+            }
             _ if self.boot_id.is_none() => return Err("no boot record precedes it".into()),
             Record::Begin { transaction: u64::MAX, .. } => {
                 return Err("no transaction number can follow this one".into());
@@ -446,7 +458,7 @@ mod tests {
     }
 
     fn boot() -> String {
-        line(&Record::Boot { version: VERSION, boot_id: "b".into() })
+        line(&Record::boot("b".into()))
     }
 
     fn begin(transaction: u64) -> String {
@@ -517,10 +529,9 @@ mod tests {
             message(boot() + &begin(u64::MAX))
                 .ends_with("no transaction number can follow this one")
         );
-        let other = line(&Record::Boot { version: 9, boot_id: "b".into() });
-        assert_eq!(
-            message(other),
-            "line 1 is not a journal record: version 9; this netsilo reads version 1"
+        let other = Record::Boot { version: 9, netsilo: None, boot_id: "b".into() };
+        assert!(
+            message(line(&other)).starts_with("line 1 is not a journal record: schema 9; this")
         );
     }
 

@@ -9,11 +9,14 @@ use serde::{Deserialize, Serialize};
 
 use crate::traffic::Spec;
 
+/// The newest schema of [`Experiment`] that this netsilo reads; the one that it writes.
+pub const SCHEMA: u32 = 1;
+
 /// The plan of an experiment.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Experiment {
-    /// Schema of this document: 1.
+    /// [`SCHEMA`].
     pub schema: u32,
     /// Name of its definition (`matrix`).
     pub kind: String,
@@ -137,12 +140,9 @@ impl Experiment {
         order.into_iter().map(step).collect()
     }
 
-    /// Checks the plan, which may come from a stranger. Fails for an unknown format version,
-    /// duplicate names, nothing to run, or unreasonable numbers.
+    /// Checks the plan, which may come from a stranger. Fails for duplicate names, nothing to run,
+    /// or unreasonable numbers.
     pub fn check(&self) -> Result<(), String> {
-        if self.schema != 1 {
-            return Err(format!("unknown schema {}: this netsilo reads schema 1", self.schema));
-        }
         let mut names = BTreeSet::new();
         let settings = self.settings.iter().map(|it| ("setting", &it.name));
         let twice = settings
@@ -209,7 +209,6 @@ mod tests {
             wrong(|it| it.loads[2].spec.instances = 0),
             "load c: instances must be 1 to 20000, not 0"
         );
-        assert_eq!(wrong(|it| it.schema = 2), "unknown schema 2: this netsilo reads schema 1");
     }
 
     #[test]

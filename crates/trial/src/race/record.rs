@@ -18,11 +18,14 @@ pub const RACE: &str = "race.json";
 /// Maximum number of candidates of a plan, which may come from a stranger.
 const MOST_CANDIDATES: usize = 1000;
 
+/// The newest schema of [`RacePlan`] that this netsilo reads; the one that it writes.
+pub const RACE_SCHEMA: u32 = 1;
+
 /// The plan of a race.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct RacePlan {
-    /// Schema of this document: 1.
+    /// [`RACE_SCHEMA`].
     pub schema: u32,
     /// Version of netsilo.
     pub netsilo: String,
@@ -91,9 +94,6 @@ pub enum TurnEnd {
 impl RacePlan {
     /// Checks a plan, which may come from a stranger.
     pub fn check(&self) -> Result<(), String> {
-        if self.schema != 1 {
-            return Err(format!("unknown schema {}: this netsilo reads schema 1", self.schema));
-        }
         match self.candidates.as_slice() {
             [present, _, ..] if !present.changes.is_empty() => {
                 Err("the first candidate must change nothing: it is the current state".into())

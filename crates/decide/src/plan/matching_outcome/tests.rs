@@ -303,7 +303,6 @@ fn a_damaged_outcome_is_refused_with_the_reason() {
         damage(&mut outcome);
         outcome.check().unwrap_err()
     };
-    assert_eq!(why(|it| it.schema = 9), "unknown schema 9: this netsilo reads schema 1");
     assert_eq!(why(|it| it.state.places[0].queue = Subject::Machine), "machine is not a queue");
     assert_eq!(why(|it| it.best.change = None), "a winner without an interval");
     assert!(why(|it| it.state.others[0].value = Value::Count(1)).contains("rps_cpus"));
