@@ -2,13 +2,13 @@
 # check: the tests that boot no guest.   test: all that continuous integration runs.
 # test-long: before a release, what is too slow for test.
 # generate: writes snapshots of tests, docs/schema.json and all else that the code generates.
-# package: packages to install elsewhere.
+# package: packages to install elsewhere.   release: all files of a release.
 # Each installs what it needs (as root, on Debian or Ubuntu); only a Rust toolchain must be there.
 PREFIX ?= /usr/local
 
 .PHONY: demo docs generate package test check test-long mutants bench bench-irqbalance bench-load
-.PHONY: bench-attribution bench-drops bench-guard bench-matrix bench-outcome bench-peers
-.PHONY: bench-smoke bench-verdicts fuzz-long install predict-blind predict-score setup soak
+.PHONY: bench-attribution bench-drops bench-matrix bench-outcome bench-peers bench-smoke fuzz-long
+.PHONY: install release bench-verdicts predict-blind predict-score setup soak
 
 demo: setup
 	cargo build --release -p netsilo -p netsilo-bench -p netsilo-lab
@@ -39,6 +39,11 @@ test-long:
 package:
 	@scripts/setup --package
 	scripts/package
+
+# all files of a release in target/release-VERSION (CONTRIBUTING.md)
+release:
+	@scripts/setup --release
+	scripts/release
 
 # whether the tests notice changed code in crates/decide (docs/lab.md); an hour or two
 mutants: setup
