@@ -1,5 +1,5 @@
-//! The .deb and the .rpm in a guest whose first process is systemd: installed, upgraded and removed
-//! while the daemon runs.
+//! The .deb and the .rpm in a guest whose first process is systemd: installed, upgraded, downgraded
+//! and removed while the daemon runs. Those of arm64 in a guest of arm64.
 
 #![allow(clippy::unwrap_used, reason = "clippy lets only functions marked as tests do so")]
 #![allow(clippy::print_stdout, reason = "a newcomer's figures, for evidence/long-runs.md")]
@@ -9,9 +9,9 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Instant;
 
-use netsilo_lab::{Init, Kernel, Lab, NicModel, Spec, until};
+use netsilo_lab::{Arch, Init, Kernel, Lab, NicModel, Spec, until};
 
-const OUT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../target/package/out");
+const TARGET: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../target");
 
 /// Mounts writable folders in memory where packages are installed. In a container, policy-rc.d
 /// forbids packages to start services.
@@ -25,13 +25,19 @@ const WRITABLE: &str = "modprobe overlay
 
 /// The package of netsilo with this ending that `scripts/package` has made.
 fn package(ending: &str) -> PathBuf {
-    let files = std::fs::read_dir(OUT).unwrap().map(|entry| entry.unwrap().path());
+    package_in("out", ending)
+}
+
+/// The one in this folder of packages.
+fn package_in(folder: &str, ending: &str) -> PathBuf {
+    let out = Path::new(TARGET).join("package").join(folder);
+    let files = std::fs::read_dir(&out).unwrap().map(|entry| entry.unwrap().path());
     let is_it = |path: &PathBuf| {
         let name = path.file_name().unwrap().to_string_lossy();
         name.ends_with(ending) && !name.starts_with("netsilo-bench")
     };
     let found: Vec<PathBuf> = files.filter(is_it).collect();
-    assert_eq!(found.len(), 1, "scripts/package makes one .{ending} in {OUT}");
+    assert_eq!(found.len(), 1, "scripts/package makes one .{ending} in {}", out.display());
     Path::canonicalize(&found[0]).unwrap()
 }
 
@@ -39,6 +45,7 @@ fn package(ending: &str) -> PathBuf {
 struct Manager {
     install: String,
     upgrade: String,
+    downgrade: String,
     remove: &'static str,
     /// The file with `UNDO_ON_REMOVE`.
     settings: &'static str,
@@ -83,6 +90,41 @@ impl Guest {
         output.text().into_owned()
     }
 
+    /// The daemon writes, another version of the package takes its place, and `undo` restores what
+    /// the first one wrote.
+    fn another_version_restores(&self, install: &str, before: &str) {
+        self.start();
+        let old = self.pid();
+        self.run(install);
+        assert_eq!(self.state(), "active", "the daemon is started again");
+        assert_ne!(self.pid(), old, "the other program runs");
+        assert!(self.0.sh("cat /etc/netsilo/conf.d/test.toml").unwrap().contains("1s"));
+        self.0.sh("systemctl stop netsilo").unwrap();
+        assert_eq!(self.affinity().trim(), "0c");
+        self.run("netsilo undo");
+        assert_eq!(self.affinity(), before, "restored");
+    }
+
+    /// After a downgrade from a version with another format of the journal, the journal stays for
+    /// that version.
+    fn leaves_a_newer_journal(&self) {
+        let lab = &self.0;
+        lab.sh("systemctl stop netsilo; cd /run/netsilo; cp -p journal journal.mine
+                sed -i '1s/\"version\":1,\"netsilo\":\"[^\"]*\"/\"version\":9,\"netsilo\":\"9.0.0\"/' \
+                    journal
+                cp journal journal.newer")
+            .unwrap();
+        let undo = lab.run("netsilo undo").unwrap();
+        assert_ne!(undo.status, 0);
+        assert!(undo.text().contains("use netsilo 9.0.0 or newer"), "{}", undo.text());
+        assert_ne!(lab.run("systemctl start netsilo").unwrap().status, 0);
+        lab.sh(
+            "cd /run/netsilo; cmp journal journal.newer; mv journal.mine journal; rm journal.newer
+                systemctl reset-failed netsilo; systemctl start netsilo",
+        )
+        .unwrap();
+    }
+
     /// Installs, upgrades and removes the package twice. The second time, removing it restores the
     /// settings.
     fn upgrades_and_removes(&self, manager: &Manager) {
@@ -95,13 +137,11 @@ impl Guest {
                 printf 'interval = \"1s\"\\n[goal]\\ndefault-smp-affinity = \"2-3\"\\n' \
                     >/etc/netsilo/conf.d/test.toml")
             .unwrap();
+        for install in [&manager.upgrade, &manager.downgrade] {
+            self.another_version_restores(install, &before);
+        }
         self.start();
-
-        let old = self.pid();
-        self.run(&manager.upgrade);
-        assert_eq!(self.state(), "active", "an upgrade starts the daemon again");
-        assert_ne!(self.pid(), old, "the new program runs");
-        assert!(lab.sh("cat /etc/netsilo/conf.d/test.toml").unwrap().contains("1s"));
+        self.leaves_a_newer_journal();
 
         let said = self.run(manager.remove);
         let advice = format!("UNDO_ON_REMOVE=yes in {}", manager.settings);
@@ -125,11 +165,15 @@ fn the_daemon_runs_before_and_after_an_upgrade_and_removing_restores_if_asked() 
         return;
     }
     let deb = package("deb");
-    let guest = Guest::boot(vec![deb.parent().unwrap().to_owned()]);
+    let folder = tempfile::tempdir().unwrap();
+    let newer = newer_deb(&deb, folder.path());
+    let shares = [deb.parent().unwrap(), folder.path()].map(Path::to_owned);
+    let guest = Guest::boot(shares.to_vec());
     let dpkg = "DEBIAN_FRONTEND=noninteractive dpkg --force-unsafe-io";
     let install = format!("{dpkg} -i {}", deb.display());
     guest.upgrades_and_removes(&Manager {
-        upgrade: install.clone(),
+        upgrade: format!("{dpkg} -i {}", newer.display()),
+        downgrade: install.clone(),
         install,
         remove: "dpkg --force-unsafe-io -r netsilo",
         settings: "/etc/default/netsilo",
@@ -140,6 +184,64 @@ fn the_daemon_runs_before_and_after_an_upgrade_and_removing_restores_if_asked() 
     let left = lab.sh("ls -d /etc/netsilo/netsilo.toml /etc/default/netsilo /var/lib/netsilo \
                        /usr/lib/systemd/system/netsilo.service 2>/dev/null; true");
     assert_eq!(left.unwrap(), "");
+}
+
+/// The same program as a package with a higher version.
+fn newer_deb(deb: &Path, folder: &Path) -> PathBuf {
+    let newer = folder.join("newer.deb");
+    let script =
+        "dpkg-deb -R \"$0\" \"$1/tree\"; sed -i 's/^Version: /&1:/' \"$1/tree/DEBIAN/control\"
+                  dpkg-deb --root-owner-group -b \"$1/tree\" \"$2\"; rm -rf \"$1/tree\"";
+    let mut made = Command::new("sh");
+    made.args(["-ec", script]).args([deb, folder, &newer]);
+    assert!(made.status().unwrap().success());
+    newer
+}
+
+/// The root of the guest is Debian's, unpacked and not configured, so its packages are in no
+/// database: the program shows that what it needs is there.
+#[test]
+#[ignore = "too slow for make test: make test-long"]
+fn the_packages_of_arm64_are_installed_run_and_leave_nothing() {
+    const FILES: &str = "find /etc /usr /var -xdev \\( -path /var/lib/dpkg -o -path /var/lib/rpm \
+                         -o -path /var/log -o -path /var/cache \\) -prune -o -print";
+    if netsilo_lab::skip().unwrap() {
+        return;
+    }
+    let spec = Spec { arch: Arch::Arm64, ..Spec::new(Kernel::V6_12, NicModel::VirtioNet) };
+    // where the guest sees the programs
+    let programs = Path::new(TARGET).canonicalize().unwrap();
+    let shared = programs.join("aarch64/aarch64-unknown-linux-gnu/debug/packages");
+    std::fs::create_dir_all(&shared).unwrap();
+    for ending in ["deb", "rpm"] {
+        let package = package_in("out-aarch64", ending);
+        std::fs::copy(package, shared.join("netsilo").with_extension(ending)).unwrap();
+    }
+    let guest = Guest(Lab::boot(&spec).unwrap());
+    let lab = &guest.0;
+    lab.sh(WRITABLE).unwrap();
+    lab.sh("mkdir -p /var/lib/dpkg/info /var/lib/dpkg/updates; touch /var/lib/dpkg/status")
+        .unwrap();
+    let files = || -> BTreeSet<String> { guest.run(FILES).lines().map(str::to_owned).collect() };
+    let seen = programs.join("debug/packages/netsilo");
+    let dpkg = "DEBIAN_FRONTEND=noninteractive dpkg --force-unsafe-io --force-depends";
+    let rpm = "rpm --force-debian --nodeps";
+    let installed = |install: String, remove: &str, left: &[&str]| {
+        let before = files();
+        guest.run(&install);
+        let version = guest.run("/usr/bin/netsilo --version");
+        assert!(version.contains(env!("CARGO_PKG_VERSION")), "{version}");
+        let shown = guest.run("/usr/bin/netsilo show --interval 100ms");
+        assert!(shown.contains("eth0"), "{shown}");
+        guest.run("/usr/bin/netsilo run --check-config");
+        guest.run(remove);
+        let now = files();
+        let stays: Vec<_> = now.difference(&before).filter(|it| it.contains("netsilo")).collect();
+        assert_eq!(stays, left, "{install}");
+    };
+    let purge = format!("{dpkg} -P netsilo");
+    installed(format!("{dpkg} -i {}.deb", seen.display()), &purge, &[]);
+    installed(format!("{rpm} -i {}.rpm", seen.display()), &format!("{rpm} -e netsilo"), &[]);
 }
 
 /// How many words per minute a newcomer reads.
@@ -255,6 +357,7 @@ fn the_daemon_and_the_settings_survive_the_rpm_in_the_same_way() {
     guest.upgrades_and_removes(&Manager {
         install: format!("{run} -i {}", rpm.display()),
         upgrade: format!("{run} -U {}/newer.rpm", newer.path().display()),
+        downgrade: format!("{run} -U --oldpackage {}", rpm.display()),
         remove: "rpm --force-debian -e netsilo",
         settings: "/etc/sysconfig/netsilo",
     });
