@@ -7,8 +7,8 @@
 PREFIX ?= /usr/local
 
 .PHONY: demo docs generate package test check test-long mutants bench bench-irqbalance bench-load
-.PHONY: bench-attribution bench-drops bench-matrix bench-outcome bench-peers bench-smoke fuzz-long
-.PHONY: install release bench-verdicts predict-blind predict-score setup soak
+.PHONY: bench-attribution bench-drops bench-guard bench-matrix bench-outcome bench-peers
+.PHONY: bench-smoke bench-verdicts fuzz-long install predict-blind predict-score release setup soak
 
 demo: setup
 	cargo build --release -p netsilo -p netsilo-bench -p netsilo-lab

@@ -87,7 +87,7 @@ mod tests {
         let unknown =
             format!("schema 9; this is netsilo {this}, which reads up to 3: use a newer netsilo");
         assert_eq!(refused(r#"{"version": 9}"#).unwrap(), unknown);
-        assert_eq!(refused("{\"schema\": 9, \"netsilo\": \"\u{1b}[31m\"}").unwrap(), unknown);
+        assert_eq!(refused(r#"{"schema": 9, "netsilo": "\u001b[31m"}"#).unwrap(), unknown);
     }
 
     #[test]
