@@ -436,3 +436,23 @@ fn a_maximum_that_allows_the_larger_buffer_is_not_written() {
     assert_eq!(written(Some(0), 1_000_000), both[..1], "it would be lowered");
     assert!(written(None, 425_983).is_empty(), "another namespace than the first cannot");
 }
+
+#[test]
+fn the_finding_with_the_highest_count_leads_those_of_its_kind() {
+    let observation = with(scene(&[("0", 0.2)]).observation(), |at, snapshot| {
+        snapshot.protocols = [("UdpRcvbufErrors".into(), at * 902)].into();
+        let socket = |(port, drops): (u16, u64)| LosingSocket {
+            kind: SocketKind::Udp,
+            port,
+            inode: u32::from(port),
+            drops,
+            queued: 0,
+            limit: None,
+            holder: None,
+        };
+        let lost = [(53, 2), (5353, 900)].into_iter().filter(|_| at > 0);
+        snapshot.losing_sockets = Some(lost.map(socket).collect());
+    });
+    let overflow = found(&observation, FindingId::SocketBufferOverflow).unwrap();
+    assert!(overflow.subject.to_string().contains("port 5353"), "{}", overflow.subject);
+}
