@@ -9,6 +9,8 @@
 //! place or judge do not belong here: the controller decides when a planned change is written, not
 //! what is planned.
 
+mod balancer;
+mod bans;
 mod budget;
 mod controller;
 mod decision;

@@ -582,8 +582,12 @@ mod tests {
 
     #[test]
     fn other_writers_and_missing_attribution_are_notes() {
-        let owner =
-            KnobOwner { name: "irqbalance".into(), pid: 812, writes: vec![OwnedKnob::IrqAffinity] };
+        let owner = KnobOwner {
+            name: "irqbalance".into(),
+            pid: 812,
+            writes: vec![OwnedKnob::IrqAffinity],
+            bans: None,
+        };
         let scene = Scene { knob_owners: vec![owner], without_bpf: true, ..scene() };
         let report = report(&scene.observation());
         let expected = [

@@ -37,8 +37,8 @@ const FOLDERS: [(&str, &str); 4] = [
     ("decide", "place < plan < judge < control < report"),
     (
         "sys",
-        "clock < files < ethtool, bpf < read < bundle < transaction < consumer < cost < outcomes \
-         < daemon < observe",
+        "clock < files < ethtool, irqbalance, bpf < read < bundle < transaction < consumer < cost \
+         < outcomes < daemon < observe",
     ),
     (
         "netsilo",

@@ -15,6 +15,7 @@ mod error;
 pub mod ethtool_decode;
 pub mod interrupts;
 pub mod irq_debugfs;
+pub mod irqbalance;
 pub mod kallsyms;
 pub mod mountinfo;
 pub mod net_udp;

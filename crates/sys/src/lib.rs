@@ -7,10 +7,11 @@
 //! | [`clock`] | time since boot | |
 //! | [`files`] | kernel files of this machine or of a captured tree | |
 //! | [`ethtool`] | the ethtool ioctl | |
+//! | [`irqbalance`] | the socket of a running irqbalance | |
 //! | [`bpf`] | the eBPF programs | |
-//! | [`read`] | a host as a snapshot | files, ethtool |
+//! | [`read`] | a host as a snapshot | files, ethtool, irqbalance |
 //! | [`bundle`] | snapshots and their files as one archive | files, read |
-//! | [`transaction`] | journalled writes and undo | files, ethtool |
+//! | [`transaction`] | journalled writes and undo | files, ethtool, irqbalance |
 //! | [`consumer`] | the threads and cgroups of consumers | files, transaction |
 //! | [`cost`] | measured weights of the cost model | transaction |
 //! | [`outcomes`] | the files in which the outcomes of searches are kept | |
@@ -25,6 +26,7 @@ pub mod cost;
 pub mod daemon;
 pub mod ethtool;
 pub mod files;
+pub mod irqbalance;
 pub mod observe;
 pub mod outcomes;
 pub mod read;

@@ -35,6 +35,7 @@ impl Controller {
     pub fn reconfigure(&mut self, policy: Policy) {
         self.memory.policy = policy;
         self.memory.restart();
+        self.memory.balancer.forget();
         for target in self.memory.knobs.keys().cloned().collect::<Vec<_>>() {
             self.memory.step(&target, Input::Return { why: "the configuration was loaded again" });
         }
@@ -113,6 +114,7 @@ impl Controller {
     fn observe(&mut self, window: &Window<'_>) {
         self.memory.now = window.now;
         self.memory.owners.clone_from(&window.after().knob_owners);
+        self.memory.note_balancer();
         self.memory.existing.observe(window.now, window.after());
         self.memory.requests.clear();
         self.memory.workload.observe(window.now, &window.pattern, self.memory.policy.calm);

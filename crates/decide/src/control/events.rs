@@ -66,6 +66,7 @@ pub(super) fn covers(event: &Event, target: &Target, owners: &[KnobOwner]) -> bo
             );
             moved && owners_of(owners, target).next().is_none()
         }
+        Event::Started(program) => owners_of(owners, target).any(|owner| owner.name == *program),
         Event::Resumed => true,
     }
 }
@@ -76,7 +77,7 @@ pub(super) fn is_of(event: &Event, netdev: &str) -> bool {
         Event::LinkUp(name) | Event::LinkDown(name) | Event::Reset(name) => name == netdev,
         Event::NetdevAdded(name) | Event::NetdevRemoved(name) => name == netdev,
         Event::Renamed { from, to } => from == netdev || to == netdev,
-        Event::CpuOnline(_) | Event::CpuOffline(_) | Event::Resumed => false,
+        Event::CpuOnline(_) | Event::CpuOffline(_) | Event::Started(_) | Event::Resumed => false,
     }
 }
 
@@ -91,6 +92,7 @@ pub(super) fn describe(event: &Event) -> String {
         Event::Renamed { from, to } => format!("{from} was renamed to {to}"),
         Event::CpuOnline(cpu) => format!("cpu {cpu} came online"),
         Event::CpuOffline(cpu) => format!("cpu {cpu} went offline"),
+        Event::Started(program) => format!("{program} was started"),
         Event::Resumed => "the machine was suspended".into(),
     }
 }

@@ -6,6 +6,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::mem::take;
 use std::time::Duration;
 
+use super::balancer::Balancer;
 use super::budget::Budget;
 use super::decision::{LogEntry, LogKind};
 use super::events::Events;
@@ -50,6 +51,8 @@ pub(super) struct Memory {
     pub(super) follows: bool,
     /// Other programs that write knobs, as seen in the last window.
     pub(super) owners: Vec<KnobOwner>,
+    /// What irqbalance was told.
+    pub(super) balancer: Balancer,
     /// Decisions since the last window.
     pub(super) log: Vec<LogEntry>,
 }
@@ -86,6 +89,7 @@ impl Memory {
             followed: None,
             follows: false,
             owners: Vec::new(),
+            balancer: Balancer::default(),
             log: Vec::new(),
         }
     }

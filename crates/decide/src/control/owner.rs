@@ -26,7 +26,8 @@ mod tests {
 
     #[test]
     fn the_likely_owner_is_the_program_that_writes_this_kind_of_knob() {
-        let owner = |name: &str, writes| KnobOwner { name: name.into(), pid: 1, writes };
+        let owner =
+            |name: &str, writes| KnobOwner { name: name.into(), pid: 1, writes, bans: None };
         let owners = [
             owner("irqbalance", vec![OwnedKnob::IrqAffinity]),
             owner("script", vec![OwnedKnob::Rps, OwnedKnob::IrqAffinity]),

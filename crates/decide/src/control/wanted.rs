@@ -19,13 +19,16 @@ use netsilo_model::snapshot::observation::Observation;
 
 impl Memory {
     /// Everything that is wanted: the plan of the resting state if that continues, else a new plan.
+    ///
+    /// What irqbalance must be told is decided with the writes, because only a part of the plan may
+    /// be written.
     pub(super) fn want(&mut self, window: &Window<'_>, outcomes: &FindOutcome<'_>) -> Plan {
         let rest = self.rest.take().filter(|_| self.to_revert.is_empty());
         self.rest = rest.and_then(|rest| rest.goes_on(window));
         if let Some(rest) = &self.rest {
             return rest.plan().clone();
         }
-        let plan = self.plan_by_outcome(window, &outcomes(window.analysis));
+        let plan = self.plan_by_outcome(window, &outcomes(window.analysis)).without_bans();
         self.note_basis(&plan);
         match plan.measured {
             Some(_) => plan,
@@ -91,7 +94,7 @@ impl Memory {
         };
         let mut goal = self.policy.goal.clone();
         goal.overrides.splice(0..0, self.held_queues.iter().map(leave));
-        let mut around = plan_with_verdicts(window.analysis, &goal);
+        let mut around = plan_with_verdicts(window.analysis, &goal).without_bans();
         let held = |change: &&Change| {
             window.queue(&change.target).is_some_and(|queue| self.held_queues.contains(&queue))
         };

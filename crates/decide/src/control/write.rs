@@ -70,12 +70,14 @@ impl Memory {
             writes.changes.push((*change).clone());
         }
         self.budget.spend(window.now, writes.changes.len());
+        self.ban(window, plan, &mut writes);
         (writes, held)
     }
 
     /// The results of the last decision's writes and reverts.
     pub(super) fn wrote(&mut self, now: Duration, results: &[(Target, WriteResult)]) {
         self.now = now;
+        self.banned(results);
         let (mut batch, mut since) = (Batch::default(), now);
         for (target, result) in results {
             let Some(request) = self.requests.remove(target) else { continue };

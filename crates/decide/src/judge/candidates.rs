@@ -265,6 +265,9 @@ impl Collector<'_> {
             return;
         }
         self.names.push(name.to_owned());
+        // Each list makes irqbalance place its interrupts again, which would disturb the
+        // measurements: a search needs a machine without irqbalance.
+        let plan = plan.without_bans();
         let CandidateOptions { only, except, .. } = self.options;
         let is_in = |names: &[String]| names.iter().any(|it| is_named(name, it));
         if is_in(except) || !(only.is_empty() || is_in(only)) {

@@ -8,6 +8,7 @@ use netsilo_model::snapshot::subject::Subject;
 use serde::Serialize;
 
 use crate::judge::findings::Severity;
+use crate::plan::leave_alone::{BANS, line_for};
 
 /// What is judged.
 #[derive(Debug)]
@@ -301,16 +302,21 @@ fn other_programs(snapshot: &Snapshot) -> Area {
     let problems = snapshot.knob_owners.iter().map(|program| {
         let now = |knob: &&OwnedKnob| !matches!(knob, OwnedKnob::LaterDevices | OwnedKnob::Sysctls);
         let contended = program.writes.iter().any(|knob| now(&knob));
-        let severity = if contended { Severity::Warning } else { Severity::Info };
+        let severity =
+            if contended && program.bans.is_none() { Severity::Warning } else { Severity::Info };
         let knobs: Vec<String> =
             program.writes.iter().map(|knob| Subject::Settings(*knob).to_string()).collect();
-        let degraded = if contended {
+        let answers = program.bans.is_some();
+        let degraded = if answers {
+            "plan and run tell it to leave their interrupts alone; it keeps all others".to_owned()
+        } else if contended {
             "plan and run do not change these settings".to_owned()
         } else {
             "it may write them again when devices or containers appear".to_owned()
         };
         let what = format!("{} (pid {}) writes {}", program.name, program.pid, knobs.join(", "));
-        let fix = "stop it, or give it netsilo's placement: netsilo help export";
+        let line = line_for(&program.name).replace(BANS, "--banirq for each");
+        let fix = if answers { "nothing".to_owned() } else { format!("stop it, or {line}") };
         problem(severity, what, degraded, fix)
     });
     let problems: Vec<Problem> = problems.collect();

@@ -1,5 +1,6 @@
 //! A plan made from the remedies of findings.
 
+use std::collections::BTreeSet;
 use std::fmt;
 use std::str::FromStr;
 
@@ -8,6 +9,7 @@ use netsilo_model::snapshot::host::Snapshot;
 use netsilo_model::snapshot::subject::Subject;
 
 use crate::judge::findings::{Check, Finding, FindingId, UnknownFinding};
+use crate::plan::owners::bans;
 use crate::plan::selection::missing;
 use crate::plan::{Plan, RefusalCause};
 
@@ -80,12 +82,15 @@ pub fn fix(check: &Check, requests: &[FixRequest], after: &Snapshot, even_if_own
             plan = with_fix(plan, finding);
         }
     }
+    plan = without_voided(plan);
+    let bans = bans(&after.knob_owners, &plan.changes, &BTreeSet::new());
+    plan.changes = ordered([plan.changes, bans].concat());
     let refused = plan.refused_on(after);
     if !refused.is_empty() {
         plan.changes.clear();
         plan.refusals.extend(refused);
     }
-    without_voided(plan)
+    plan
 }
 
 /// The plan without the changes that a change of channels would reset. They need a new plan, made
@@ -103,7 +108,7 @@ fn without_voided(mut plan: Plan) -> Plan {
             plan.leave(&void.join(", "), &why);
         }
     }
-    Plan { changes: ordered(now), ..plan }
+    Plan { changes: now, ..plan }
 }
 
 /// The plan with the fix of one more finding.
@@ -275,7 +280,8 @@ mod tests {
 
     #[test]
     fn knobs_of_another_program_are_left_unless_overridden() {
-        let owner = KnobOwner { name: "balancer".into(), pid: 7, writes: vec![OwnedKnob::Rps] };
+        let owner =
+            KnobOwner { name: "balancer".into(), pid: 7, writes: vec![OwnedKnob::Rps], bans: None };
         let after = Snapshot { knob_owners: vec![owner], ..Snapshot::default() };
         let check = check_with(vec![finding("eth0", vec![to(1)])]);
         let plan = |even| fix(&check, &[request("far-from-consumers")], &after, even);

@@ -149,8 +149,7 @@ pub(super) fn rps(snapshot: &Snapshot, netdevs: &[&Netdev], goal: &Goal) -> Plan
             }
         }
     }
-    let advice = |_: &str| "stop it, or change RPS in its configuration".to_owned();
-    part.and(owners::unless_owned(snapshot, goal, changes.changes, advice))
+    part.and(owners::unless_owned(&snapshot.knob_owners, goal, changes.changes))
 }
 
 /// Plans `rps_sock_flow_entries` and the `rps_flow_cnt` of each rx queue.
@@ -184,9 +183,8 @@ pub(super) fn rfs(snapshot: &Snapshot, netdevs: &[&Netdev], goal: &Goal) -> Plan
     changes.set(knobs::RpsSockFlowEntries, old, entries, table);
     let counts = netdevs.iter().map(|netdev| flow_counts(netdev, entries));
     let mut part = counts.fold(changes, Plan::and);
-    let advice = |_: &str| "stop it, or change RFS in its configuration".to_owned();
     let changes = std::mem::take(&mut part.changes);
-    part.and(owners::unless_owned(snapshot, goal, changes, advice))
+    part.and(owners::unless_owned(&snapshot.knob_owners, goal, changes))
 }
 
 /// A refusal if the kernel does not accept an RFS table of this size.
@@ -310,8 +308,7 @@ pub(super) fn xps(snapshot: &Snapshot, netdevs: &[&Netdev], places: &Places, goa
             changes.set(knob, old.clone(), new, reason);
         }
     }
-    let advice = |_: &str| "stop it, or change XPS in its configuration".to_owned();
-    part.and(owners::unless_owned(snapshot, goal, changes.changes, advice))
+    part.and(owners::unless_owned(&snapshot.knob_owners, goal, changes.changes))
 }
 
 /// Assigns each online CPU to the tx queue whose completions arrive nearest; among equals, to the

@@ -1,14 +1,17 @@
 //! Changes of interrupt affinity: why one is refused, and knobs that another program owns.
 
+use std::collections::BTreeSet;
+
 use netsilo_model::change::{Change, Target, knobs};
 use netsilo_model::derive::analysis::Analysis;
 use netsilo_model::machine::cpuset::{CpuId, CpuSet};
 use netsilo_model::machine::ids::Irq;
-use netsilo_model::snapshot::host::{Snapshot, Writable};
+use netsilo_model::snapshot::host::{KnobOwner, Snapshot, Writable};
 use netsilo_model::snapshot::netdev::{Netdev, NetdevIdentity};
 
 use crate::plan::contents::{Plan, RefusalCause};
 use crate::plan::goal::Goal;
+use crate::plan::leave_alone::{BANS, line_for};
 use crate::plan::owners;
 
 /// Why an interrupt cannot be moved, by its settings or because it was seen to ignore them.
@@ -61,29 +64,51 @@ pub(super) fn affinity(
     Change::of(snapshot, knob, CpuSet::from_cpu(cpu), reason)
 }
 
-/// Most `--banirq` arguments that are listed one by one.
-pub(super) const MOST_BANS: usize = 8;
+/// Most interrupts of which advice lists the arguments one by one.
+const MOST_BANS: usize = 8;
 
-/// The part of a plan with these changes, except those of interrupts that another program owns.
-pub(super) fn accept(snapshot: &Snapshot, goal: &Goal, changes: Vec<Change>) -> Plan {
+/// The part of a plan with these changes, except those of interrupts that another program owns. An
+/// irqbalance that answers is told to leave alone what it would move, and what the plan `placed`
+/// without moving it.
+pub(super) fn accept(
+    snapshot: &Snapshot,
+    goal: &Goal,
+    changes: Vec<Change>,
+    placed: &BTreeSet<Irq>,
+) -> Plan {
     let (irqs, threads): (Vec<Change>, Vec<Change>) =
         changes.into_iter().partition(|change| matches!(change.target, Target::IrqAffinity(_)));
-    let bans = irqs.iter().filter_map(|change| match &change.target {
-        Target::IrqAffinity(knob) => Some(format!("--banirq={}", knob.irq)),
-        _ => None,
+    let bans = owners::bans(&snapshot.knob_owners, &irqs, placed);
+    let knob_owners = owners::all_told(&snapshot.knob_owners, &bans);
+    let all = irqs_of(&irqs).chain(placed.iter().copied()).collect();
+    let accepted = owners::unless_owned_as(&knob_owners, goal, irqs.clone(), |owner| {
+        advice(owner, &irqs, &all)
     });
-    let bans: Vec<String> = bans.collect();
-    let advice = |name: &str| match name {
-        "irqbalance" => {
-            let bans =
-                if bans.len() <= MOST_BANS { bans.join(" ") } else { "--banirq for each".into() };
-            format!(
-                "stop it (systemctl stop irqbalance), exclude these interrupts from it ({bans}, \
-                 or --policyscript)"
-            )
-        }
-        _ => "stop it, or exclude these interrupts in its configuration".into(),
+    let bans = if accepted.changes.is_empty() { Vec::new() } else { bans };
+    let told = Plan { changes: [threads, bans].concat(), ..Plan::default() };
+    told.and(accepted)
+}
+
+fn irqs_of(changes: &[Change]) -> impl Iterator<Item = Irq> + '_ {
+    changes.iter().filter_map(|change| match &change.target {
+        Target::IrqAffinity(knob) => Some(knob.irq),
+        _ => None,
+    })
+}
+
+/// What to do about a program that owns interrupts which are to be moved.
+fn advice(owner: &KnobOwner, moved: &[Change], all: &BTreeSet<Irq>) -> String {
+    let arguments: Vec<String> = irqs_of(moved).map(|irq| format!("--banirq={irq}")).collect();
+    let arguments = match arguments.len() {
+        ..=MOST_BANS => arguments.join(" "),
+        _ => "--banirq for each".to_owned(),
     };
-    let threads = Plan { changes: threads, ..Plan::default() };
-    threads.and(owners::unless_owned(snapshot, goal, irqs, advice))
+    let line = line_for(&owner.name).replace(BANS, &arguments);
+    match owners::ban(owner, all) {
+        Some(Err(too_long)) => format!("{too_long}; {line}, or stop it"),
+        None if owner.name == "irqbalance" => {
+            format!("it does not answer on its socket; {line}, or stop it")
+        }
+        _ => format!("{line}, or stop it"),
+    }
 }

@@ -1,11 +1,16 @@
 //! Other programs that write the same knobs: netsilo names them and leaves their knobs alone.
 
-use netsilo_model::change::Change;
+use std::collections::BTreeSet;
+
+use netsilo_model::change::{Change, Target, knobs};
+use netsilo_model::machine::ids::Irq;
 use netsilo_model::machine::words::plural;
-use netsilo_model::snapshot::host::{KnobOwner, Snapshot};
+use netsilo_model::parse::irqbalance::ban_message;
+use netsilo_model::snapshot::host::KnobOwner;
 
 use crate::plan::contents::{Plan, RefusalCause};
 use crate::plan::goal::Goal;
+use crate::plan::leave_alone::line_for;
 
 impl Plan {
     /// Lists the given programs that own a knob this plan writes; none if the plan overrides owners
@@ -14,22 +19,97 @@ impl Plan {
     /// Used for a saved plan: another program may have started since.
     pub(super) fn knob_owners<'w>(&self, knob_owners: &'w [KnobOwner]) -> Vec<&'w KnobOwner> {
         let owns = |owner: &&KnobOwner| {
-            !self.even_if_owned && self.changes.iter().any(|it| it.target.is_owned_by(owner))
+            let told = told(owner, &self.changes);
+            !self.even_if_owned && self.changes.iter().any(|it| it.target.is_owned_by(&told))
         };
         knob_owners.iter().filter(owns).collect()
     }
+
+    /// The plan without what irqbalance must be told before its interrupts are moved.
+    pub(crate) fn without_bans(mut self) -> Self {
+        self.changes.retain(|change| !matches!(change.target, Target::IrqbalanceBan(_)));
+        self
+    }
+}
+
+/// A program as it is once it was told what these changes tell it.
+fn told(owner: &KnobOwner, changes: &[Change]) -> KnobOwner {
+    let mut owner = owner.clone();
+    for change in changes {
+        if let Target::IrqbalanceBan(ban) = &change.target
+            && ban.is_of(&owner)
+        {
+            owner.bans.iter_mut().for_each(|bans| bans.irqs.extend(&ban.irqs));
+        }
+    }
+    owner
+}
+
+/// Why an irqbalance cannot be told to leave interrupts alone.
+#[derive(Debug, thiserror::Error)]
+#[error(
+    "the list of what irqbalance shall leave alone would have {bytes} bytes, and it reads {most} \
+     (up to 1.9.4 it cuts a longer list)"
+)]
+pub(crate) struct TooLong {
+    /// Of the message.
+    bytes: usize,
+    most: usize,
+}
+
+/// The change by which an irqbalance leaves these interrupts alone too. `None` if it does so
+/// already, if it does not answer, and for other programs.
+pub(crate) fn ban(owner: &KnobOwner, irqs: &BTreeSet<Irq>) -> Option<Result<Change, TooLong>> {
+    let bans = owner.bans.as_ref()?;
+    let missing: BTreeSet<Irq> = irqs.difference(&bans.irqs).copied().collect();
+    if missing.is_empty() {
+        return None;
+    }
+    let bytes = ban_message(&bans.irqs.union(&missing).copied().collect()).len();
+    if bytes > bans.most_bytes {
+        return Some(Err(TooLong { bytes, most: bans.most_bytes }));
+    }
+    let knob = knobs::IrqbalanceBan { pid: owner.pid, start_time: bans.start_time, irqs: missing };
+    let reason = "irqbalance would move them; it places all others once again, and leaves these \
+                  alone until undo";
+    Some(Ok(Change::new(knob, false, true, reason)))
+}
+
+/// The changes by which irqbalance leaves the interrupts of these changes alone, and also these
+/// other ones. Empty if none of the changes moves an interrupt that irqbalance owns.
+pub(crate) fn bans(
+    knob_owners: &[KnobOwner],
+    changes: &[Change],
+    others: &BTreeSet<Irq>,
+) -> Vec<Change> {
+    let moved = |change: &Change| match &change.target {
+        Target::IrqAffinity(knob) => Some(knob.irq),
+        _ => None,
+    };
+    let irqs = changes.iter().filter_map(moved).chain(others.iter().copied()).collect();
+    let owns = |owner: &&KnobOwner| changes.iter().any(|it| it.target.is_owned_by(owner));
+    let asked = |owner: &KnobOwner| Some((owner.pid, ban(owner, &irqs)?.ok()?));
+    // A snapshot of a stranger may have a process twice.
+    let mut bans: Vec<(u32, Change)> = knob_owners.iter().filter(owns).filter_map(asked).collect();
+    bans.dedup_by_key(|(pid, _)| *pid);
+    bans.into_iter().map(|(_, change)| change).collect()
 }
 
 /// The part of a plan with changes of knobs that have the same owners; without them, and with
 /// refusals, if another program owns the knobs.
-pub(super) fn unless_owned(
-    snapshot: &Snapshot,
+pub(super) fn unless_owned(knob_owners: &[KnobOwner], goal: &Goal, changes: Vec<Change>) -> Plan {
+    let advice = |owner: &KnobOwner| format!("stop it, or {}", line_for(&owner.name));
+    unless_owned_as(knob_owners, goal, changes, advice)
+}
+
+/// The same with this advice on a program.
+pub(super) fn unless_owned_as(
+    knob_owners: &[KnobOwner],
     goal: &Goal,
     changes: Vec<Change>,
-    advice: impl Fn(&str) -> String,
+    advice: impl Fn(&KnobOwner) -> String,
 ) -> Plan {
-    let owners: Vec<&KnobOwner> = snapshot
-        .knob_owners
+    let owners: Vec<&KnobOwner> = knob_owners
         .iter()
         .filter(|it| changes.iter().any(|change| change.target.is_owned_by(it)))
         .collect();
@@ -47,15 +127,19 @@ pub(super) fn unless_owned(
     }
     let mut part = Plan::default();
     for (owner, name) in owners.iter().zip(&names) {
-        let advice_text = advice(&owner.name);
         let count = plural(changes.len(), "change");
         let reason = format!(
-            "it is running and would revert {count}: {advice_text}, or override with \
-             --even-if-owned"
+            "it is running and would revert {count}: {}; or override with --even-if-owned",
+            advice(owner)
         );
         part.refuse(name, RefusalCause::OtherOwner, reason);
     }
     part
+}
+
+/// The programs as they are once they were told what these changes tell them.
+pub(super) fn all_told(knob_owners: &[KnobOwner], changes: &[Change]) -> Vec<KnobOwner> {
+    knob_owners.iter().map(|owner| told(owner, changes)).collect()
 }
 
 #[cfg(test)]
@@ -64,12 +148,45 @@ mod tests {
     use netsilo_model::change::knobs;
     use netsilo_model::machine::cpuset::CpuSet;
     use netsilo_model::machine::ids::Irq;
-    use netsilo_model::snapshot::host::OwnedKnob;
+    use netsilo_model::snapshot::host::{IrqBans, OwnedKnob};
+
+    #[test]
+    fn irqbalance_owns_no_interrupt_that_it_leaves_alone_or_is_told_to() {
+        let bans = IrqBans { start_time: 9, irqs: [Irq(28)].into(), most_bytes: 499 };
+        let writes = vec![OwnedKnob::IrqAffinity];
+        let owner = KnobOwner { name: "irqbalance".into(), pid: 812, writes, bans: Some(bans) };
+        let owners = [owner];
+        let moved = |irq| {
+            let knob = knobs::IrqAffinity { irq: Irq(irq), action: "x".into(), netdev: None };
+            Change::new(knob, CpuSet::new(), CpuSet::first(2), "")
+        };
+        let mut plan = Plan { changes: vec![moved(28)], ..Plan::default() };
+        assert!(plan.knob_owners(&owners).is_empty());
+        assert_eq!(super::bans(&owners, &plan.changes, &[Irq(30)].into()), []);
+        plan.changes.push(moved(27));
+        assert_eq!(plan.knob_owners(&owners), [&owners[0]]);
+        let bans = super::bans(&owners, &plan.changes, &[Irq(30)].into());
+        let wanted =
+            knobs::IrqbalanceBan { pid: 812, start_time: 9, irqs: [Irq(27), Irq(30)].into() };
+        assert_eq!(bans.iter().map(|it| &it.target).collect::<Vec<_>>(), [&wanted.into()]);
+        plan.changes.extend(bans);
+        assert!(plan.knob_owners(&owners).is_empty());
+        let later = KnobOwner { pid: 900, ..owners[0].clone() };
+        assert_eq!(
+            plan.knob_owners(std::slice::from_ref(&later)),
+            [&later],
+            "a plan for the earlier process"
+        );
+    }
 
     #[test]
     fn a_saved_plan_lists_the_owners_of_the_knobs_it_writes() {
-        let owner =
-            |name: &str, knob| KnobOwner { name: name.into(), pid: 812, writes: vec![knob] };
+        let owner = |name: &str, knob| KnobOwner {
+            name: name.into(),
+            pid: 812,
+            writes: vec![knob],
+            bans: None,
+        };
         let knob_owners =
             [owner("irqbalance", OwnedKnob::IrqAffinity), owner("other", OwnedKnob::Xps)];
         let (none, two) = (CpuSet::new, || CpuSet::first(2));

@@ -1,12 +1,13 @@
 //! Places interrupts and NAPI kthreads: asks the algorithm for a CPU for each vector.
 
 use std::cell::LazyCell;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use netsilo_model::change::{Target, Value};
 use netsilo_model::derive::analysis::Analysis;
 use netsilo_model::derive::silo::{Silo, heaviest};
 use netsilo_model::machine::cpuset::{CpuId, CpuSet};
+use netsilo_model::machine::ids::Irq;
 use netsilo_model::snapshot::netdev::Netdev;
 
 use crate::place::model::Model;
@@ -139,7 +140,9 @@ pub(super) fn place(
     };
     completions.changes.retain(|change| free.take_for_change(after, change));
     changes.append(&mut completions.changes);
-    let accepted = accept(after, goal, changes);
+    let placed = part.placements.iter().chain(&completions.placements);
+    let placed: BTreeSet<Irq> = placed.filter_map(|placement| placement.irq).collect();
+    let accepted = accept(after, goal, changes, &placed);
     for change in &accepted.changes {
         if let (Target::IrqAffinity(knob), Value::Cpus(cpus)) = (&change.target, &change.new) {
             places.extend(cpus.single().map(|cpu| (knob.irq, cpu)));

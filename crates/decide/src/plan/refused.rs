@@ -157,7 +157,12 @@ mod tests {
         };
         let rx_queues = vec![queue(0, None), queue(1, Some("AF_XDP"))];
         let netdev = Netdev { name: "eth0".into(), rx_queues, ..Netdev::default() };
-        let owner = KnobOwner { name: "tuner".into(), pid: 9, writes: vec![OwnedKnob::Sysctls] };
+        let owner = KnobOwner {
+            name: "tuner".into(),
+            pid: 9,
+            writes: vec![OwnedKnob::Sysctls],
+            bans: None,
+        };
         let mut host = Snapshot {
             topology: topology.into(),
             irqs: irqs.into(),

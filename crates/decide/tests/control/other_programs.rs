@@ -11,14 +11,19 @@ use netsilo_model::change::{Change, Target, Value, knobs};
 use netsilo_model::machine::cpuset::{CpuId, CpuSet};
 use netsilo_model::machine::ids::Irq;
 use netsilo_model::snapshot::event::Event;
-use netsilo_model::snapshot::host::{KnobOwner, OwnedKnob};
+use netsilo_model::snapshot::host::{IrqBans, KnobOwner, OwnedKnob};
 
 #[test]
 fn a_knob_that_someone_else_writes_is_theirs_from_then_on_and_they_are_named() {
     let mut world = small(2, 5);
     world.steps(10);
     let made = world.made.len();
-    let tuned = KnobOwner { name: "tuned".into(), pid: 7, writes: vec![OwnedKnob::IrqAffinity] };
+    let tuned = KnobOwner {
+        name: "tuned".into(),
+        pid: 7,
+        writes: vec![OwnedKnob::IrqAffinity],
+        bans: None,
+    };
     world.settings.knob_owners = vec![tuned];
     by_someone_else(&mut world, 30, 1);
     let decision = world.step();
@@ -105,7 +110,72 @@ fn on_cpu(world: &World, irq: u32) -> Option<CpuId> {
 }
 
 fn irqbalance() -> KnobOwner {
-    KnobOwner { name: "irqbalance".into(), pid: 812, writes: vec![OwnedKnob::IrqAffinity] }
+    KnobOwner {
+        name: "irqbalance".into(),
+        pid: 812,
+        writes: vec![OwnedKnob::IrqAffinity],
+        bans: None,
+    }
+}
+
+/// An irqbalance that answers and has no list.
+fn answering(pid: u32) -> KnobOwner {
+    let bans = IrqBans { start_time: 1, irqs: [].into(), most_bytes: 499 };
+    KnobOwner { pid, bans: Some(bans), ..irqbalance() }
+}
+
+fn times_told(world: &World) -> usize {
+    world.made.iter().filter(|it| matches!(it.target, Target::IrqbalanceBan(_))).count()
+}
+
+#[test]
+fn irqbalance_is_told_once_to_leave_interrupts_alone_and_a_later_one_again() {
+    let mut world = small(2, 5);
+    world.settings.knob_owners = vec![answering(812)];
+    world.steps(10);
+    assert_eq!(times_told(&world), 1);
+    assert!(matches!(world.made[0].target, Target::IrqbalanceBan(_)), "before the first move");
+    assert!([30, 31].iter().all(|irq| world.settings.knob_owners[0].leaves_alone(Irq(*irq))));
+    // It is started again, and moves an interrupt before a window shows the new process.
+    let ours = world.settings.irqs.clone();
+    world.settings.knob_owners = vec![answering(900)];
+    by_someone_else(&mut world, 30, 0);
+    let decision = world.step();
+    assert_eq!((decision.conflicts, times_told(&world)), (vec![], 2));
+    assert!(has(&decision.log, LogKind::Reset) && has(&decision.log, LogKind::Reapply));
+    assert_eq!(world.settings.irqs, ours);
+    // Also if it has moved nothing yet.
+    world.steps(10);
+    world.settings.knob_owners = vec![answering(901)];
+    world.step();
+    assert_eq!((times_told(&world), &world.settings.irqs), (3, &ours));
+}
+
+#[test]
+fn what_another_program_takes_from_irqbalances_list_is_irqbalances() {
+    let mut world = small(2, 5);
+    world.settings.knob_owners = vec![answering(812)];
+    world.steps(20);
+    world.settings.knob_owners = vec![answering(812)];
+    by_someone_else(&mut world, 30, 0);
+    let decision = world.step();
+    assert_eq!(decision.conflicts[0].owner, "irqbalance");
+    world.steps(HOUR);
+    assert_eq!(times_told(&world), 1);
+}
+
+#[test]
+fn a_list_that_irqbalance_did_not_take_is_sent_again() {
+    let mut world = small(2, 5);
+    world.settings.knob_owners = vec![answering(812)];
+    let asked = |decision: &Decision| {
+        let changes = &decision.writes.changes;
+        changes.iter().find(|it| matches!(it.target, Target::IrqbalanceBan(_))).cloned()
+    };
+    let first = (0..10).find_map(|_| asked(&world.look())).unwrap();
+    let refused = WriteResult::Refused("no answer".into());
+    world.controller.wrote(world.now, &[(first.target.clone(), refused)]);
+    assert_eq!(asked(&world.look()), Some(first));
 }
 
 /// Two interrupts that need no change, so that the controller has written nothing.

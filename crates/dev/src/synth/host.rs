@@ -179,8 +179,12 @@ fn queue(fault: Fault, number: u32, polled: CpuId, reader: CpuId, rng: &mut Rng)
 }
 
 fn irqbalance(fault: Fault) -> Vec<KnobOwner> {
-    let owner =
-        || KnobOwner { name: "irqbalance".into(), pid: 812, writes: vec![OwnedKnob::IrqAffinity] };
+    let owner = || KnobOwner {
+        name: "irqbalance".into(),
+        pid: 812,
+        writes: vec![OwnedKnob::IrqAffinity],
+        bans: None,
+    };
     (fault == Fault::Owned).then(owner).into_iter().collect()
 }
 

@@ -12,7 +12,7 @@ use netsilo_decide::report::rss::netdev_rss;
 use netsilo_model::change::{Change, Target, Value, apply_to};
 use netsilo_model::cost::weights::Costs;
 use netsilo_model::derive::analysis::Analysis;
-use netsilo_model::snapshot::host::{OwnedKnob, Snapshot};
+use netsilo_model::snapshot::host::Snapshot;
 use netsilo_model::snapshot::observation::Observation;
 use netsilo_model::snapshot::subject::Subject;
 use netsilo_model::synthetic::scene::Scene;
@@ -118,10 +118,11 @@ fn changes_make_sense(after: &Snapshot, plan: &Plan) {
 }
 
 fn owners_are_left_alone(after: &Snapshot, plan: &Plan) {
-    let irqs_owned =
-        after.knob_owners.iter().any(|writer| writer.writes.contains(&OwnedKnob::IrqAffinity));
-    let moves = plan.changes.iter().any(|change| matches!(change.target, Target::IrqAffinity(_)));
-    assert!(!(irqs_owned && moves), "the plan moves interrupts that another program owns");
+    let told = apply_to(after, &plan.changes);
+    let owned = |target: &Target| told.knob_owners.iter().any(|it| target.is_owned_by(it));
+    let mut moved = plan.changes.iter().map(|change| &change.target);
+    let moved = moved.find(|it| matches!(it, Target::IrqAffinity(_)) && owned(it));
+    assert!(moved.is_none(), "the plan moves {moved:?}, which another program owns");
 }
 
 fn undone_is_as_before(before: &Snapshot, plan: &Plan) {

@@ -1,10 +1,12 @@
 //! Files of one process or thread: `stat`, `status`, `schedstat`, `cgroup`, `cmdline`, `fdinfo`,
 //! `maps`, links of `fd` and `ns`; CPU quotas of cgroups; netlink sockets; a container's
-//! `config.json`; containers and virtual machines as cgroups, log files, arguments and threads name
-//! them.
+//! `config.json`; irqbalance's answers; containers and virtual machines as cgroups, log files,
+//! arguments and threads name them.
 
+use netsilo_model::machine::ids::Irq;
 use netsilo_model::parse::container::{Container, log_file};
 use netsilo_model::parse::cpu_bandwidth::{ancestors, cpu_max, cpu_stat, v1_path, v2_path};
+use netsilo_model::parse::irqbalance::{ban_message, banned, most_bytes};
 use netsilo_model::parse::pid_stat::pid_stat;
 use netsilo_model::parse::pid_status::{cpus_allowed, voluntary_switches};
 use netsilo_model::parse::pod_annotations::PodAnnotations;
@@ -66,6 +68,17 @@ fn holds(text: &str) {
         assert_eq!(words.clone().known(), words);
         assert!(!words.keeps_first_core() || words.about_interrupts().is_some());
     }
+    let answer = banned(text);
+    if is_one_line(text) {
+        points_into(text, &answer);
+    }
+    if let Ok(irqs) = answer {
+        assert!(ban_message(&irqs).len() <= 22 + 11 * irqs.len());
+        let irq = |irq: &Irq| format!("IRQ {irq} LOAD 0 DIFF 0 CLASS 0 ");
+        let list: String = irqs.iter().map(irq).collect();
+        assert_eq!(banned(&format!("SLEEP 10 {list}BANNED 0")), Ok(irqs));
+    }
+    assert!([499, 16_383].contains(&most_bytes(text.as_bytes())));
     points_into(text, &generic_netlink(text));
     if let Some(cpu) = poller_cpu(text) {
         assert_eq!(poller_cpu(&format!("SqThreadCpu:\t{cpu}\n")), Some(cpu));

@@ -5,6 +5,7 @@
 mod affinity;
 mod ethtool;
 mod irq;
+mod irqbalance;
 mod napi;
 mod netdev;
 mod rss;
@@ -16,6 +17,7 @@ use serde::{Deserialize, Serialize};
 pub use affinity::*;
 pub use ethtool::*;
 pub use irq::*;
+pub use irqbalance::*;
 pub use napi::*;
 pub use rss::*;
 pub use steering::*;
@@ -77,6 +79,7 @@ macro_rules! knobs {
 // The table in `docs/knobs.md` and sorted targets have the order of this list.
 knobs! {
     IrqAffinity,
+    IrqbalanceBan,
     DefaultSmpAffinity,
     RpsCpus,
     RpsFlowCnt,

@@ -1,5 +1,7 @@
 //! Where a knob is: the few ways in which the `sys` crate reads and writes settings.
 
+use std::collections::BTreeSet;
+
 use crate::change::rule::FlowRule;
 use crate::machine::cpuset::CpuSet;
 use crate::machine::ids::Irq;
@@ -46,6 +48,15 @@ pub enum Location<'a> {
     },
     /// `cpuset.cpus` of the cgroup with this path below `/sys/fs/cgroup`.
     Cgroup(&'a str),
+    /// Whether the irqbalance of this process id and start time leaves these interrupts alone.
+    Irqbalance {
+        /// Its process id.
+        pid: u32,
+        /// Clock ticks from boot to its start.
+        start_time: u64,
+        /// The interrupts.
+        irqs: &'a BTreeSet<Irq>,
+    },
     /// netsilo does not write this knob, for this reason.
     Refused(&'static str),
 }
@@ -56,7 +67,11 @@ impl<'a> Location<'a> {
         match self {
             Self::Irq { netdev, .. } => *netdev,
             Self::Netdev { netdev, .. } | Self::Ethtool { netdev, .. } => Some(netdev),
-            Self::File(_) | Self::Thread { .. } | Self::Cgroup(_) | Self::Refused(_) => None,
+            Self::File(_)
+            | Self::Thread { .. }
+            | Self::Cgroup(_)
+            | Self::Irqbalance { .. }
+            | Self::Refused(_) => None,
         }
     }
 }

@@ -29,6 +29,8 @@ pub enum Step {
     HashFields,
     /// The table that the hash indexes.
     HashTable,
+    /// Other programs leave interrupts alone before these are moved.
+    OtherPrograms,
     /// The CPUs of interrupts.
     Interrupts,
     /// Each kthread after the interrupt that wakes it.

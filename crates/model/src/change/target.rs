@@ -47,9 +47,11 @@ impl Target {
         self.knob().step(off)
     }
 
-    /// Whether another program writes knobs of this kind while it runs.
+    /// Whether another program writes knobs of this kind while it runs, and does not leave this one
+    /// alone.
     pub fn is_owned_by(&self, program: &KnobOwner) -> bool {
-        self.facts().effect.owner.is_some_and(|knob| program.writes.contains(&knob))
+        let is_left = matches!(self, Self::IrqAffinity(knob) if program.leaves_alone(knob.irq));
+        !is_left && self.facts().effect.owner.is_some_and(|knob| program.writes.contains(&knob))
     }
 
     /// Whether writing it stops the traffic of its device for a moment; `None` if it does not.
@@ -79,6 +81,7 @@ impl Target {
             Location::Irq { .. }
             | Location::Thread { .. }
             | Location::Cgroup(_)
+            | Location::Irqbalance { .. }
             | Location::Refused(_) => false,
         }
     }

@@ -1,6 +1,7 @@
 //! Words of messages.
 
 use crate::machine::cpuset::CpuSet;
+use crate::machine::ids::Irq;
 
 /// `1 rx queue`, `3 rx queues`.
 pub fn plural(count: usize, what: &str) -> String {
@@ -14,6 +15,21 @@ pub fn cpus(set: &CpuSet) -> String {
         None if set.is_empty() => "no cpu".to_owned(),
         None => format!("cpus {set}"),
     }
+}
+
+/// Formats interrupts as `27-29 31`.
+pub fn irqs<'a>(irqs: impl IntoIterator<Item = &'a Irq>) -> String {
+    let mut runs: Vec<(u32, u32)> = Vec::new();
+    for Irq(number) in irqs {
+        match runs.last_mut() {
+            Some((_, last)) if last.checked_add(1) == Some(*number) => *last = *number,
+            _ => runs.push((*number, *number)),
+        }
+    }
+    let word = |(first, last): (u32, u32)| {
+        if first == last { first.to_string() } else { format!("{first}-{last}") }
+    };
+    runs.into_iter().map(word).collect::<Vec<_>>().join(" ")
 }
 
 /// A share in whole percent: only nothing is `0%`.
@@ -46,6 +62,12 @@ pub fn bytes_per_s(bytes: f64) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn interrupts_in_a_row_are_one_word() {
+        let numbers = [27, 28, 29, 31, u32::MAX].map(Irq);
+        assert_eq!(irqs(&numbers), "27-29 31 4294967295");
+    }
 
     #[test]
     fn nothing_is_written_as_minus_zero() {

@@ -29,6 +29,9 @@ pub enum Event {
     CpuOnline(CpuId),
     /// A CPU went offline. The kernel moves its interrupts.
     CpuOffline(CpuId),
+    /// Another program that writes knobs was started. This is no event of the kernel: a window
+    /// shows the program's new process.
+    Started(String),
     /// The machine resumed after a suspend.
     Resumed,
 }

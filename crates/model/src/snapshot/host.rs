@@ -1,6 +1,6 @@
 //! A [`Snapshot`]: everything read from a host at one moment, without conclusions.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -359,6 +359,29 @@ pub struct KnobOwner {
     pub pid: u32,
     /// The knobs that it may write.
     pub writes: Vec<OwnedKnob>,
+    /// The interrupts that it leaves alone, and can be told to leave alone. `None` if it is not
+    /// irqbalance, or did not answer.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub bans: Option<IrqBans>,
+}
+
+impl KnobOwner {
+    /// Whether it is known to leave this interrupt alone.
+    pub fn leaves_alone(&self, irq: Irq) -> bool {
+        self.bans.as_ref().is_some_and(|bans| bans.irqs.contains(&irq))
+    }
+}
+
+/// The list of interrupts that irqbalance leaves alone.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+pub struct IrqBans {
+    /// When irqbalance started, in clock ticks after boot.
+    pub start_time: u64,
+    /// The interrupts, those of its option `--banirq` too.
+    pub irqs: BTreeSet<Irq>,
+    /// The longest message that it reads whole, in bytes.
+    pub most_bytes: usize,
 }
 
 /// A kind of knob that another program writes.

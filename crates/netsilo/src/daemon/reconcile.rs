@@ -64,6 +64,7 @@ impl Reconcile {
             Event::NetdevAdded(name) | Event::NetdevRemoved(name) => on_a_device(name),
             Event::Renamed { from, to } => on_a_device(from) || on_a_device(to),
             Event::CpuOnline(_) | Event::CpuOffline(_) | Event::Resumed => true,
+            Event::Started(_) => false,
         }
     }
 }

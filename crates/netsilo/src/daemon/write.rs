@@ -71,6 +71,14 @@ pub(crate) fn write(kernel: &dyn Kernel, dir: &Path, mut changes: Vec<Change>) -
                 return batch;
             }
         }
+        // irqbalance would move the interrupts that it was not told to leave alone.
+        if let Some((target, result)) = batch.results[before..]
+            .iter()
+            .find(|(target, _)| matches!(target, Target::IrqbalanceBan(_)))
+        {
+            batch.stopped = Some(Stopped::NotNow(format!("{target}: {}", words(result))));
+            return batch;
+        }
         // Retry without the failed knobs. Each round drops at least one.
         changes.retain(|change| {
             !batch.results[before..].iter().any(|(target, _)| *target == change.target)
@@ -80,6 +88,15 @@ pub(crate) fn write(kernel: &dyn Kernel, dir: &Path, mut changes: Vec<Change>) -
         }
     }
     batch
+}
+
+/// Why a change was not made.
+fn words(result: &WriteResult) -> String {
+    match result {
+        WriteResult::Refused(why) => why.clone(),
+        WriteResult::Overwritten(now) => format!("it is {now} now"),
+        WriteResult::Gone | WriteResult::InEffect(_) => "it has ended".to_owned(),
+    }
 }
 
 fn drifted(drift: Drift) -> (Target, WriteResult) {

@@ -1,7 +1,13 @@
 //! Finds running programs that write the same knobs as netsilo.
 
-use netsilo_model::snapshot::host::{KnobOwner, OwnedKnob};
+use std::io;
+use std::time::Duration;
 
+use netsilo_model::machine::reading::Reading;
+use netsilo_model::parse::pid_stat::pid_stat;
+use netsilo_model::snapshot::host::{IrqBans, KnobOwner, OwnedKnob};
+
+use crate::irqbalance::{FOLDER, Irqbalance, longest_message};
 use crate::read::gaps::Notes;
 use crate::read::process::Process;
 
@@ -55,7 +61,7 @@ struct SettingFiles {
     /// The end of the files' names.
     suffix: &'static str,
     dirs: &'static [&'static str],
-    /// How a line with such a setting begins.
+    /// How a line with such a setting begins (`IRQAffinity`: every key of this family).
     starts: &'static [&'static str],
     /// What a line with such a setting contains, after what may be a comment's `#`.
     contains: &'static [&'static str],
@@ -67,7 +73,7 @@ const FILES: &[SettingFiles] = &[
         suffix: ".link",
         dirs: &["/etc/systemd/network", "/run/systemd/network", "/usr/lib/systemd/network"],
         starts: &[
-            "IRQAffinityPolicy=",
+            "IRQAffinity",
             "ReceivePacketSteeringCPUMask=",
             "RxChannels=",
             "CombinedChannels=",
@@ -175,7 +181,29 @@ fn owner(notes: &Notes<'_>, process: &Process) -> Option<KnobOwner> {
     for path in [format!("/proc/{}/comm", process.pid), cmdline] {
         notes.get(&path, |_| Ok(()));
     }
-    Some(KnobOwner { name: known.name.to_owned(), pid: process.pid, writes: known.writes.to_vec() })
+    let bans = if known.name == "irqbalance" { bans(notes, process.pid) } else { None };
+    let (name, writes) = (known.name.to_owned(), known.writes.to_vec());
+    Some(KnobOwner { name, pid: process.pid, writes, bans })
+}
+
+/// How long irqbalance may take to answer.
+const PATIENCE: Duration = Duration::from_secs(2);
+
+/// What an irqbalance leaves alone; `None` if it does not answer.
+fn bans(notes: &Notes<'_>, pid: u32) -> Option<IrqBans> {
+    let ask = || -> io::Result<IrqBans> {
+        let stat = notes.root.unrecorded().parse(&format!("/proc/{pid}/stat"), pid_stat);
+        let start_time = stat.map_err(io::Error::other)?.start_time;
+        let irqs = Irqbalance::new(FOLDER, pid, PATIENCE).banned()?;
+        Ok(IrqBans { start_time, irqs, most_bytes: longest_message(pid) })
+    };
+    let ask = || ask().map_or_else(|e| Reading::Absent(e.to_string()), Reading::Value);
+    let answer = notes.root.answer(&format!("irqbalance/{pid}.json"), ask);
+    let answer: Option<Reading<IrqBans>> = notes.note(answer).flatten();
+    match answer? {
+        Reading::Value(bans) => Some(bans),
+        Reading::Absent(_) => None,
+    }
 }
 
 /// Whether `comm` is the name of this file. The kernel keeps 15 bytes of the name, also for a
@@ -205,6 +233,7 @@ fn by_files(notes: &Notes<'_>, files: &SettingFiles, process: &Process) -> Vec<K
                     name: format!("{} ({path})", files.comms[0]),
                     pid: process.pid,
                     writes: vec![OwnedKnob::LaterDevices],
+                    bans: None,
                 });
             }
         }

@@ -24,7 +24,7 @@ use netsilo_model::parse::softirqs::net_softirqs;
 use netsilo_model::parse::softnet_stat::softnet_stat;
 use netsilo_model::parse::stat::stat;
 use netsilo_model::parse::{cpu_lists, netdev as parse, pid_status, scalar};
-use netsilo_model::snapshot::host::{CpuCounters, IrqState, Snapshot};
+use netsilo_model::snapshot::host::{CpuCounters, IrqBans, IrqState, Snapshot};
 use netsilo_model::snapshot::netdev::{NapiThread, Netdev};
 
 use crate::files::cache::{CachedFile, FdCache};
@@ -63,6 +63,9 @@ pub struct Refresher {
     whole: u64,
     /// Interrupts that are a netdev's by observation only: no file says so.
     observed: BTreeSet<Irq>,
+    /// What each irqbalance answered last, by process id. Up to 1.9.3 it sleeps after each list
+    /// and answers nobody meanwhile.
+    answered: BTreeMap<u32, IrqBans>,
 }
 
 impl Refresher {
@@ -95,17 +98,32 @@ impl Refresher {
         let rows = looked.irqs.len() + looked.arch_interrupts.len();
         leave_out(&mut looked, &self.observed);
         let mut opened = Opened::of(root, &looked, rows)?;
-        let snapshot = opened.next(root, &looked).map_err(Stale::into_error)?;
+        let mut snapshot = opened.next(root, &looked).map_err(Stale::into_error)?;
         self.opened = Some(opened);
+        self.keep_answers(&mut snapshot);
         Ok(snapshot)
     }
 
     /// The snapshot after `last`, which must be the snapshot that the previous call returned.
     pub fn next(&mut self, root: &Root, last: &Snapshot) -> Result<Snapshot, ReadError> {
         match self.opened.as_mut().map(|opened| opened.next(root, last)) {
-            Some(Ok(snapshot)) => Ok(snapshot),
+            Some(Ok(mut snapshot)) => {
+                self.keep_answers(&mut snapshot);
+                Ok(snapshot)
+            }
             Some(Err(_)) | None => self.first(root),
         }
+    }
+
+    /// Keeps the last answer of an irqbalance that does not answer now.
+    fn keep_answers(&mut self, snapshot: &mut Snapshot) {
+        let mut answered = BTreeMap::new();
+        for owner in &mut snapshot.knob_owners {
+            let last = || self.answered.remove(&owner.pid);
+            owner.bans = owner.bans.take().or_else(last);
+            answered.extend(owner.bans.clone().map(|bans| (owner.pid, bans)));
+        }
+        self.answered = answered;
     }
 }
 

@@ -4,14 +4,17 @@
 //! Decides nothing: [`crate::transaction::knob`] knows the file, the text, and the meaning of a
 //! failure.
 
+use std::collections::BTreeSet;
 use std::io;
 use std::os::unix::fs::MetadataExt as _;
 use std::sync::Arc;
 use std::sync::mpsc::{Sender, channel};
 use std::time::Duration;
 
+use netsilo_model::change::Kind as _;
 pub use netsilo_model::change::{Capability, EthtoolSetting};
 use netsilo_model::machine::cpuset::CpuSet;
+use netsilo_model::machine::ids::Irq;
 use netsilo_model::snapshot::netdev_genl::Napi;
 use rustix::fs::Access;
 use rustix::thread::CapabilitySet;
@@ -20,10 +23,11 @@ use crate::clock::since_boot;
 use crate::ethtool::set;
 use crate::files::root::Root;
 use crate::files::writes;
+use crate::irqbalance::{FOLDER, Irqbalance};
 use crate::read::entrance::Entrance;
 use crate::read::netlink::netdev_genl;
 use crate::read::netns::{NetnsId, NotEntered};
-use crate::transaction::bounded::Bounded;
+use crate::transaction::bounded::{Bounded, NoAnswer};
 use crate::transaction::scheduler;
 
 /// Where a knob is now, and how it is accessed.
@@ -38,6 +42,9 @@ pub enum KnobAddress {
     Scheduler(u32),
     /// Whether the NAPI of this id is polled in its own kthread (netlink, 6.17): 0, 1 or 2.
     NapiThreaded(u32),
+    /// Whether the irqbalance of this process id leaves any of these interrupts alone: `on`, `off`
+    /// (its socket).
+    Irqbalance(u32, BTreeSet<Irq>),
     /// A setting of the netdev of this name that only an ioctl can access.
     Ethtool(String, EthtoolSetting),
 }
@@ -48,7 +55,9 @@ impl KnobAddress {
         match self {
             Self::File(path) => path.strip_prefix("/sys/class/net/")?.split('/').next(),
             Self::Ethtool(netdev, _) => Some(netdev),
-            Self::Thread(_) | Self::Scheduler(_) | Self::NapiThreaded(_) => None,
+            Self::Thread(_) | Self::Scheduler(_) | Self::NapiThreaded(_) | Self::Irqbalance(..) => {
+                None
+            }
         }
     }
 
@@ -59,6 +68,8 @@ impl KnobAddress {
                 ["/sys/class/net/", "/proc/sys/net/"].iter().any(|folder| path.starts_with(folder))
             }
             Self::Ethtool(..) | Self::NapiThreaded(_) => true,
+            // these requests have their own time limit
+            Self::Irqbalance(..) => false,
             Self::Thread(_) | Self::Scheduler(_) => false,
         }
     }
@@ -131,6 +142,10 @@ impl Live {
                 netdev_genl::set_threaded(*napi, text.trim().parse().map_err(io::Error::other)?)
             }
             KnobAddress::Scheduler(tid) => scheduler::set(*tid, text),
+            KnobAddress::Irqbalance(pid, irqs) => {
+                let on = bool::parse(text).map_err(io::Error::other)?;
+                no_answer(Irqbalance::new(FOLDER, *pid, IRQBALANCE).set(irqs, on))
+            }
             KnobAddress::Thread(tid) => {
                 let cpus = CpuSet::parse_mask(text).map_err(io::Error::other)?;
                 set_thread_cpus(*tid, &cpus)
@@ -145,6 +160,9 @@ impl Live {
             KnobAddress::Ethtool(netdev, setting) => set::get(netdev, setting),
             KnobAddress::NapiThreaded(napi) => netdev_genl::threaded(*napi),
             KnobAddress::Scheduler(tid) => scheduler::get(*tid),
+            KnobAddress::Irqbalance(pid, irqs) => {
+                no_answer(Irqbalance::new(FOLDER, *pid, IRQBALANCE).get(irqs))
+            }
             KnobAddress::Thread(tid) => allowed_cpus(&self.read(&format!("/proc/{tid}/status"))?),
         }
     }
@@ -159,10 +177,24 @@ impl Live {
     }
 }
 
+/// How long irqbalance may take to answer a request of a transaction. Up to 1.9.3 it sleeps for a
+/// whole interval (10 s by default) after each list.
+const IRQBALANCE: Duration = Duration::from_secs(30);
+
+/// A request that was not answered in time may still be carried out.
+fn no_answer<T>(result: io::Result<T>) -> io::Result<T> {
+    result.map_err(|error| match error.kind() {
+        io::ErrorKind::TimedOut => NoAnswer::within(IRQBALANCE),
+        _ => error,
+    })
+}
+
 /// The error for what a directory tree lacks.
 fn not_here(place: &KnobAddress) -> io::Error {
     let what = match place {
-        KnobAddress::Thread(_) | KnobAddress::Scheduler(_) => "no thread runs under a directory",
+        KnobAddress::Thread(_) | KnobAddress::Scheduler(_) | KnobAddress::Irqbalance(..) => {
+            "no thread runs under a directory"
+        }
         _ => "no driver answers under a directory",
     };
     io::Error::new(io::ErrorKind::Unsupported, what)

@@ -13,6 +13,7 @@ use netsilo_model::machine::ids::Irq;
 use netsilo_model::snapshot::netdev::NetdevIdentity;
 use netsilo_model::snapshot::netdev_genl::Napi;
 use netsilo_sys::files::root::Root;
+use netsilo_sys::irqbalance::Irqbalance;
 use netsilo_sys::read::netns::{NetnsId, NotEntered};
 use netsilo_sys::transaction::apply::{self, Applied, ApplyError, TransactionOptions};
 use netsilo_sys::transaction::bounded::NoAnswer;
@@ -69,6 +70,8 @@ pub(crate) struct Fake {
     pub(crate) needs: RefCell<BTreeMap<String, (String, bool)>>,
     /// The network namespace that it shows. All have the same files.
     pub(crate) netns: Cell<Option<NetnsId>>,
+    /// The socket of an irqbalance; without one, a file says what it leaves alone.
+    pub(crate) irqbalance: RefCell<Option<Irqbalance>>,
     /// Whether it may enter other namespaces, where it then finds that they have ended.
     pub(crate) may_enter: Cell<bool>,
 }
@@ -149,6 +152,7 @@ pub(crate) fn build(root: &Path) {
         "proc/81/stat",
         "81 (nginx) S 80 0 0 0 -1 4194304 0 0 0 0 0 0 0 0 20 0 1 0 5151 0 0\n",
     );
+    add_irqbalance(root, 812);
     put(root, "proc/70/scheduler", SCHEDULER);
     put(root, "proc/70/comm", "napi/eth0-8193\n");
     put(
@@ -156,6 +160,22 @@ pub(crate) fn build(root: &Path) {
         "proc/70/stat",
         "70 (napi/eth0-8193) S 2 0 0 0 -1 2129984 0 0 0 0 0 0 0 0 20 0 1 0 4242 0 0\n",
     );
+}
+
+/// Adds an irqbalance with this process id.
+pub(crate) fn add_irqbalance(root: &Path, pid: u32) {
+    put(root, &format!("proc/{pid}/comm"), "irqbalance\n");
+    put(root, &format!("proc/{pid}/banned"), "off\n");
+    put(
+        root,
+        &format!("proc/{pid}/stat"),
+        &format!("{pid} (irqbalance) S 1 0 0 0 -1 4194304 0 0 0 0 0 0 0 0 20 0 1 0 99 0 0\n"),
+    );
+}
+
+/// What such an irqbalance leaves alone.
+pub(crate) fn ban(pid: u32) -> knobs::IrqbalanceBan {
+    knobs::IrqbalanceBan { pid, start_time: 99, irqs: [Irq(27), Irq(28)].into() }
 }
 
 impl Fake {
@@ -196,6 +216,7 @@ impl Fake {
             written: RefCell::default(),
             needs: RefCell::default(),
             netns: Cell::new(None),
+            irqbalance: RefCell::default(),
             may_enter: Cell::new(true),
         }
     }
@@ -235,6 +256,7 @@ impl Fake {
         match place {
             KnobAddress::Thread(tid) => KnobAddress::File(format!("/proc/{tid}/cpus")),
             KnobAddress::Scheduler(tid) => KnobAddress::File(format!("/proc/{tid}/scheduler")),
+            KnobAddress::Irqbalance(pid, _) => KnobAddress::File(format!("/proc/{pid}/banned")),
             KnobAddress::NapiThreaded(napi) => KnobAddress::File(format!("/napis/{napi}/threaded")),
             KnobAddress::Ethtool(netdev, setting) => {
                 KnobAddress::File(remedies::file_of(netdev, setting))
@@ -353,7 +375,10 @@ impl Kernel for Fake {
                 *reads -= 1;
                 Ok(before.clone())
             }
-            _ => self.live.get(&Self::file_of(place)),
+            _ => match (place, &*self.irqbalance.borrow()) {
+                (KnobAddress::Irqbalance(_, irqs), Some(irqbalance)) => irqbalance.get(irqs),
+                _ => self.live.get(&Self::file_of(place)),
+            },
         }
     }
 
@@ -374,6 +399,13 @@ impl Kernel for Fake {
         }
         if self.unanswered.get() == Some(number) {
             return Err(NoAnswer::within(Duration::from_secs(30)));
+        }
+        if let (KnobAddress::Irqbalance(_, irqs), Some(irqbalance)) =
+            (place, &*self.irqbalance.borrow())
+        {
+            irqbalance.set(irqs, text == "on")?;
+            self.die(Death::After(number));
+            return Ok(());
         }
         if self.lag.get() > 0 {
             let before = self.live.get(&Self::file_of(place))?;

@@ -122,6 +122,7 @@ fn file(kernel: &Fake, target: &Target) -> std::path::PathBuf {
     use netsilo_sys::transaction::kernel::KnobAddress;
     match netsilo_sys::transaction::knob::read(kernel, target).unwrap().place {
         KnobAddress::File(path) => kernel.root.join(path.trim_start_matches('/')),
+        KnobAddress::Irqbalance(pid, _) => kernel.root.join(format!("proc/{pid}/banned")),
         KnobAddress::Thread(pid) => kernel.root.join(format!("proc/{pid}/cpus")),
         place @ (KnobAddress::Scheduler(_) | KnobAddress::NapiThreaded(_)) => {
             unreachable!("{place:?}")

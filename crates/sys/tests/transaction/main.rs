@@ -8,6 +8,7 @@
 
 mod crash;
 mod fake;
+mod irqbalance;
 mod laws;
 mod remedies;
 mod story;

@@ -14,6 +14,7 @@ use serde::Deserialize;
 
 use super::fake::Fake;
 use super::fake::apply;
+use super::fake::ban;
 use super::fake::change;
 use super::fake::eth0;
 use super::fake::own_targets;
@@ -116,6 +117,7 @@ fn special() -> Vec<Row> {
             on,
             off,
         ),
+        row_of(ban(812).into(), "proc/812/banned".into(), "off\n", as_switch, on, off),
         sysctl(
             "net.core.netdev_budget",
             "300\n",

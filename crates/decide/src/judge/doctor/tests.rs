@@ -58,7 +58,8 @@ fn each_lack_names_what_is_degraded_and_how_to_mend_it() {
         read_only: vec!["/sys".into()],
         ..good()
     };
-    let owner = |name: &str, knob| KnobOwner { name: name.into(), pid: 7, writes: vec![knob] };
+    let owner =
+        |name: &str, knob| KnobOwner { name: name.into(), pid: 7, writes: vec![knob], bans: None };
     let snapshot = Snapshot {
         knob_owners: vec![
             owner("irqbalance", OwnedKnob::IrqAffinity),

@@ -33,6 +33,8 @@ fn add(text: &mut String, change: &Change) {
     let line = match location {
         // Interrupts were written before; consumers belong to no device.
         Location::Irq { .. } | Location::Cgroup(_) | Location::Thread { comm: None, .. } => return,
+        // A process that runs now; irqbalance has its own format.
+        Location::Irqbalance { .. } => return,
         _ => line(change, &location),
     };
     match line {
@@ -68,7 +70,10 @@ fn line(change: &Change, location: &Location<'_>) -> Option<String> {
         Location::Thread { comm, .. } => {
             format!("kthread {} {value} {}", quoted((*comm)?), quoted(&change.new.to_string()))
         }
-        Location::Irq { .. } | Location::Cgroup(_) | Location::Refused(_) => return None,
+        Location::Irq { .. }
+        | Location::Cgroup(_)
+        | Location::Irqbalance { .. }
+        | Location::Refused(_) => return None,
     })
 }
 

@@ -182,7 +182,7 @@ fn an_owner_of_the_interrupts_refuses_the_measured_plan_as_any_other() {
     let mut scene = scene(30);
     let outcome = an_outcome_of(&scene, &spread(&scene.observation()), &[]);
     let writes = vec![OwnedKnob::IrqAffinity];
-    scene.knob_owners.push(KnobOwner { name: "irqbalance".into(), pid: 812, writes });
+    scene.knob_owners.push(KnobOwner { name: "irqbalance".into(), pid: 812, writes, bans: None });
     let refused = planned(&outcome, &scene.observation(), &Goal::default());
     assert!(refused.changes.is_empty() && !refused.refusals.is_empty());
     let even_so = Goal { even_if_owned: true, ..Goal::default() };

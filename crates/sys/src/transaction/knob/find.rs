@@ -43,6 +43,10 @@ pub(super) fn find(
                 .or_else(|e| if e.is_gone() { replaced().ok_or(e) } else { Err(e) })?
         }
         Location::Cgroup(path) => KnobAddress::File(format!("{CGROUPS}{path}/cpuset.cpus")),
+        Location::Irqbalance { pid, start_time, irqs } => {
+            find_thread(kernel, target, pid, Some("irqbalance"), start_time)?;
+            KnobAddress::Irqbalance(pid, irqs.clone())
+        }
         Location::Refused(why) => return Err(KnobError::gone(target, why)),
     };
     Ok((place, None))
