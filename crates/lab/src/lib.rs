@@ -44,7 +44,8 @@ pub use lab::Lab;
 pub use namespaces::{Peer, PeerJob};
 pub use output::Output;
 pub use programs::{
-    Program, dnsperf, iperf3, irqbalance, memcached, nginx, nsd, redis, tuned, udevadm, wrk,
+    Program, dnsperf, iperf3, irqbalance, memcached, newest_irqbalance, nginx, nsd, redis, tuned,
+    udevadm, wrk,
 };
 pub use rustix::process::Signal;
 pub use spec::{Init, Nic, NicModel, Spec, Threads};

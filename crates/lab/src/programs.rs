@@ -16,6 +16,36 @@ pub fn irqbalance() -> Result<PathBuf> {
     program("irqbalance", "usr/sbin/irqbalance")
 }
 
+/// Unpacks Debian sid's irqbalance with its libraries. Returns the start of a command that becomes
+/// it in a guest: options may follow.
+pub fn newest_irqbalance() -> Result<String> {
+    let cache = Cache::open()?;
+    let build = || {
+        let suite = Suite::new(&cache, "sid")?;
+        suite.update(false)?;
+        let packages = closure(&suite, "irqbalance", &["lib"])?;
+        let version = packages.first().map_or("", |package| package.version.as_str());
+        cache.build(&format!("irqbalance-sid/{version}"), |dir| {
+            suite.unpack(&packages, dir)?;
+            for folder in ["proc", "sys", "run"] {
+                std::fs::create_dir_all(dir.join(folder))?;
+            }
+            // links of the package base-files
+            for folder in ["lib", "lib64"] {
+                if !dir.join(folder).exists() {
+                    std::os::unix::fs::symlink(format!("usr/{folder}"), dir.join(folder))?;
+                }
+            }
+            Ok(())
+        })
+    };
+    let root = build().or_else(|error| cached(&cache, "irqbalance-sid", error))?;
+    let root = root.display();
+    let mounts = format!("for d in proc sys run; do mount --rbind /$d {root}/$d; done");
+    let become_it = format!(r#"exec chroot {root} /usr/sbin/irqbalance "$@""#);
+    Ok(format!("exec unshare -m sh -c '{mounts}; {become_it}' sh"))
+}
+
 /// Unpacks Debian 12's `udevadm` in the same way.
 pub fn udevadm() -> Result<PathBuf> {
     program("udev", "bin/udevadm")

@@ -140,6 +140,10 @@ fn exported_files_work_on_a_real_kernel() {
     let guest = Guest::boot();
     the_script_writes_what_differs_and_then_nothing(&guest);
     irqbalance_leaves_placed_interrupts_alone(&guest);
+    let old = netsilo_lab::irqbalance().unwrap();
+    irqbalance_is_told_and_balances_all_others(&guest, &format!("exec {}", old.display()));
+    let newest = netsilo_lab::newest_irqbalance().unwrap();
+    irqbalance_is_told_and_balances_all_others(&guest, &newest);
     irqbalance_moves_interrupts_to_the_node_of_the_hint(&guest);
     the_example_follows_hints_exactly(&guest);
     udev_applies_the_link_file_to_its_netdev(&guest);
@@ -193,6 +197,55 @@ fn irqbalance_leaves_placed_interrupts_alone(guest: &Guest) {
     guest.give("/tmp/policy", &export::irqbalance_policy(&plan).text);
     guest.irqbalance("--policyscript=/tmp/policy");
     assert_eq!(guest.places(), wanted);
+}
+
+/// A running irqbalance is told on its socket. It leaves the plan's interrupts alone, moves the
+/// others, and takes all back after undo. What its options ban stays banned.
+fn irqbalance_is_told_and_balances_all_others(guest: &Guest, program: &str) {
+    guest.lab.sh("mkdir -p /run/irqbalance; rm -f /run/irqbalance/*").unwrap();
+    // All on one cpu, which no balancer would choose; the others too.
+    let others = "for i in 2 3 4 5 6 7; do echo 2 >/proc/irq/2$i/smp_affinity; done 2>/dev/null";
+    let place_others = || guest.lab.run(others).map(drop).unwrap();
+    let others = || guest.lab.sh("cat /proc/irq/2[2-7]/smp_affinity_list").unwrap();
+    let balancer =
+        guest.lab.spawn(&format!("{program} --foreground --interval=1 --banirq=9")).unwrap();
+    guest.lab.sh("until ls /run/irqbalance/* 2>/dev/null; do sleep 0.1; done").unwrap();
+    let banned = || {
+        let host: serde_json::Value =
+            guest.lab.json(&format!("{NETSILO} show -i 100ms --json")).unwrap();
+        host["knob_owners"][0]["bans"].clone()
+    };
+    let bans = banned();
+    assert_eq!(bans["irqs"], serde_json::json!([9]), "{program}");
+    let cuts_lists = ["/1.9.2", "/1.9.4"].iter().any(|version| program.contains(version));
+    assert_eq!(bans["most_bytes"], if cuts_lists { 499 } else { 16_383 }, "{program}");
+    place_others();
+    let before = others();
+    let apply = format!("{NETSILO} apply -i 1s --cpus 1 --algorithm spread --yes");
+    let applied = guest.lab.sh(&apply).unwrap();
+    assert!(applied.contains("alone: off -> on"), "{applied}");
+    let placed = guest.places();
+    assert!(placed.values().all(|cpus| *cpus == CpuSet::from_cpu(CpuId(1))), "{placed:?}");
+    let moved = || {
+        std::thread::sleep(std::time::Duration::from_secs(1));
+        others()
+    };
+    let moved = netsilo_lab::until("the others are balanced", moved, |now| *now != before);
+    assert!(moved.is_ok(), "{before}");
+    guest.lab.sh("sleep 4").unwrap();
+    assert_eq!(guest.places(), placed, "{program}");
+    let undone = guest.lab.sh(&format!("{NETSILO} undo")).unwrap();
+    assert_eq!(banned()["irqs"], serde_json::json!([9]), "{undone}");
+    guest.place(&placed);
+    let places = || {
+        std::thread::sleep(std::time::Duration::from_secs(1));
+        guest.places()
+    };
+    // It writes an affinity only when it moves an interrupt; HUP makes it place all of them.
+    guest.lab.sh("kill -HUP $(pidof irqbalance)").unwrap();
+    let back = netsilo_lab::until("irqbalance has them back", places, |now| *now != placed);
+    assert!(back.is_ok(), "{program}");
+    balancer.stop().unwrap();
 }
 
 fn irqbalance_moves_interrupts_to_the_node_of_the_hint(guest: &Guest) {

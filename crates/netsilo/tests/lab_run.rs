@@ -28,7 +28,7 @@ fn the_daemon_follows_repairs_yields_and_leaves_nothing_behind() {
     let (guest, daemon, work) = a_daemon_that_follows(Kernel::V6_1);
     // Before the resets, because they would explain a changed knob for a while.
     yields_to_other_programs(&guest, &daemon);
-    does_not_fight_irqbalance(&guest, &daemon);
+    takes_its_interrupts_from_irqbalance(&guest);
     repairs_what_drivers_reset(&guest);
     leaves_only_what_it_wrote(&guest, daemon);
     // How kthreads are found depends on the kernel (`lab_read` of sys tests all kernels); the
@@ -39,6 +39,7 @@ fn the_daemon_follows_repairs_yields_and_leaves_nothing_behind() {
     for (irq, by) in sample {
         restores_every_byte(&guest, irq, by);
     }
+    gives_interrupts_back_after_kill_9(&guest);
     irqbalance_follows_its_hints(&guest);
     drop(work);
 }
@@ -190,29 +191,60 @@ fn yields_to_other_programs(guest: &Guest, daemon: &Job) {
     guest.until_placed("placed again with a new configuration", "4-7");
 }
 
-/// Starts the real irqbalance. The daemon leaves alone what irqbalance moves, and names it, until
-/// it has ended.
-fn does_not_fight_irqbalance(guest: &Guest, daemon: &Job) {
-    guest.until_placed("all placed before", "4-7");
+/// Starts the real irqbalance, and returns it once its socket is there.
+fn irqbalance(guest: &Guest) -> Job {
     let program = netsilo_lab::irqbalance().unwrap();
-    let balancer =
-        guest.lab.spawn(&format!("exec {} --foreground --interval=1", program.display())).unwrap();
-    // irqbalance moves interrupts at its own pace; each move is noticed.
-    guest.all_on(0);
-    let named = |status: &Json| {
-        ["conflicts", "refusals"]
-            .iter()
-            .any(|list| status[*list].to_string().contains("irqbalance"))
+    guest.lab.sh("mkdir -p /run/irqbalance; rm -f /run/irqbalance/*").unwrap();
+    let options = "--foreground --interval=1 --banirq=9";
+    let balancer = guest.lab.spawn(&format!("exec {} {options}", program.display())).unwrap();
+    guest.lab.sh("until ls /run/irqbalance/* 2>/dev/null; do sleep 0.1; done").unwrap();
+    balancer
+}
+
+/// How often an irqbalance was told to leave interrupts alone.
+fn times_told(status: &Json) -> usize {
+    let told =
+        |entry: &&Json| entry["what"] == "in_effect" && entry["target"]["knob"] == "irqbalance_ban";
+    array(status, "log").iter().filter(told).count()
+}
+
+/// The real irqbalance is told to leave the daemon's interrupts alone, and a later one too, even if
+/// the interrupts were moved before that.
+fn takes_its_interrupts_from_irqbalance(guest: &Guest) {
+    guest.until_placed("all placed before", "4-7");
+    for times in [1, 2] {
+        let balancer = irqbalance(guest);
+        guest.all_on(0);
+        guest.until("irqbalance is told", |status| times_told(status) == times);
+        guest.until_placed("placed beside irqbalance", "4-7");
+        let status = guest.status().unwrap();
+        let changes = |status: &Json| status["totals"]["changes"].clone();
+        let windows = status["windows"].as_u64().unwrap();
+        let later = guest
+            .until("three more windows", |status| status["windows"].as_u64() > Some(windows + 2));
+        assert_eq!(changes(&later), changes(&status), "nothing is moved: {later:#}");
+        assert_eq!(array(&later, "conflicts").len(), 0, "{later:#}");
+        balancer.stop().unwrap();
+    }
+}
+
+/// A daemon that was killed has told irqbalance; undo takes that back, and nothing else.
+fn gives_interrupts_back_after_kill_9(guest: &Guest) {
+    guest.lab.sh("rm -f /run/netsilo/journal").unwrap();
+    let balancer = irqbalance(guest);
+    guest.all_on(1);
+    let daemon = guest.start();
+    guest.until("irqbalance is told", |status| times_told(status) == 1);
+    daemon.signal(Signal::KILL).unwrap();
+    drop(daemon);
+    let banned = || {
+        let host: Json = guest.lab.json(&format!("{NETSILO} show -i 1s --json")).unwrap();
+        array(&host["knob_owners"][0]["bans"], "irqs").clone()
     };
-    let status = guest.until("irqbalance is named", named);
-    let (windows, changes) =
-        (status["windows"].as_u64().unwrap(), status["totals"]["changes"].clone());
-    let later =
-        guest.until("three more windows", |status| status["windows"].as_u64() > Some(windows + 2));
-    assert_eq!(later["totals"]["changes"], changes, "nothing is written against it: {later:#}");
+    assert!(banned().len() > 1, "{:?}", banned());
+    let undone = guest.lab.sh(&format!("{NETSILO} undo")).unwrap();
+    assert_eq!(banned(), [9], "{undone}");
     balancer.stop().unwrap();
-    guest.lab.sh(&format!("kill -HUP {}", daemon.pid().unwrap())).unwrap();
-    guest.until_placed("placed again without irqbalance", "4-7");
 }
 
 fn leaves_only_what_it_wrote(guest: &Guest, daemon: Job) {
