@@ -1,8 +1,7 @@
 //! What commands about a bundle take, built without optimization and counted by valgrind, is not
 //! more than `costs.json` records.
 //!
-//! `INSTA_UPDATE=always cargo test -p netsilo-bench --test costs` records anew, also what became
-//! less (`scripts/generate`).
+//! `INSTA_UPDATE=always cargo test --workspace --test costs` records anew.
 
 #![allow(clippy::unwrap_used, reason = "clippy lets only functions marked as tests do so")]
 
@@ -25,6 +24,7 @@ const BUNDLE: &str =
 #[test]
 fn commands_take_no_more_than_recorded() {
     let netsilo = Path::new(env!("CARGO_BIN_EXE_netsilo-bench")).with_file_name("netsilo");
+    assert!(netsilo.is_file(), "not built: cargo build -p netsilo");
     let now: BTreeMap<&str, Counted> =
         ["check", "plan"].map(|it| (it, counted(&netsilo, &[it, "--from", BUNDLE]))).into();
     if std::env::var("INSTA_UPDATE").is_ok_and(|it| it == "always") {

@@ -1,4 +1,4 @@
-//! A running irqbalance: which interrupts it leaves alone, and how it is told.
+//! The ban list of a running irqbalance: the interrupts that it leaves alone.
 //!
 //! irqbalance takes requests on a socket with its process id in the name (`init_socket`). It has
 //! one thread: between two rounds it answers at once. Up to 1.9.3 it sleeps for a whole interval
@@ -116,12 +116,24 @@ impl Irqbalance {
         self.refuse_other(&socket)?;
         self.wait_until_accepted(&name, end)?;
         send(&socket, request)?;
-        let mut answer = String::new();
-        let mut stream = File::from(socket).take(MOST_READ);
-        match stream.read_to_string(&mut answer) {
-            Ok(_) => Ok(answer),
-            Err(error) if error.kind() == io::ErrorKind::WouldBlock => Err(self.no_answer()),
-            Err(error) => Err(error),
+        let mut answer = Vec::new();
+        let mut stream = File::from(socket);
+        let mut part = [0; 4096];
+        loop {
+            let left = end.saturating_duration_since(Instant::now());
+            if left.is_zero() || answer.len() > MOST_READ as usize {
+                return Err(self.no_answer());
+            }
+            set_socket_timeout(&stream, Timeout::Recv, Some(left))?;
+            match stream.read(&mut part) {
+                Ok(0) => return String::from_utf8(answer).map_err(io::Error::other),
+                Ok(bytes) => answer.extend_from_slice(&part[..bytes]),
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+                    return Err(self.no_answer());
+                }
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(error) => return Err(error),
+            }
         }
     }
 
@@ -156,7 +168,8 @@ impl Irqbalance {
         }
     }
 
-    /// Refuses a socket of another process: any program may have the name of zeros.
+    /// Refuses a socket of another process, and of another user: any program may have the name of
+    /// zeros, and call itself irqbalance.
     fn refuse_other(&self, socket: &OwnedFd) -> io::Result<()> {
         let mut peer = libc::ucred { pid: 0, uid: 0, gid: 0 };
         let mut size = size_of::<libc::ucred>() as libc::socklen_t;
@@ -175,10 +188,12 @@ impl Irqbalance {
         if result < 0 {
             return Err(io::Error::last_os_error());
         }
-        if u32::try_from(peer.pid) == Ok(self.pid) {
+        let is_trusted = [0, rustix::process::geteuid().as_raw()].contains(&peer.uid);
+        if u32::try_from(peer.pid) == Ok(self.pid) && is_trusted {
             return Ok(());
         }
-        Err(io::Error::other(format!("its socket belongs to pid {}", peer.pid)))
+        let (pid, uid) = (peer.pid, peer.uid);
+        Err(io::Error::other(format!("its socket belongs to pid {pid} of user {uid}")))
     }
 
     /// Waits until no connection to this name waits to be accepted.
@@ -221,6 +236,7 @@ fn send(socket: &OwnedFd, request: &str) -> io::Result<()> {
 
 #[cfg(test)]
 mod tests {
+    use std::io::Write as _;
     use std::os::unix::net::UnixListener;
 
     use super::*;
@@ -247,6 +263,23 @@ mod tests {
         let mut late = Vec::new();
         listener.accept().unwrap().0.read_to_end(&mut late).unwrap();
         assert_eq!(late, b"");
+    }
+
+    #[test]
+    fn an_answer_that_never_ends_is_none() {
+        let dir = tempfile::tempdir().unwrap();
+        let pid = std::process::id();
+        let listener =
+            UnixListener::bind(dir.path().join(format!("irqbalance{pid}.sock"))).unwrap();
+        let slow = std::thread::spawn(move || {
+            let mut client = listener.accept().unwrap().0;
+            while client.write_all(b"1").is_ok() {
+                std::thread::sleep(Duration::from_millis(10));
+            }
+        });
+        let irqbalance = Irqbalance::new(dir.path(), pid, Duration::from_millis(300));
+        assert_eq!(irqbalance.banned().unwrap_err().kind(), io::ErrorKind::TimedOut);
+        slow.join().unwrap();
     }
 
     #[test]

@@ -1,7 +1,7 @@
-//! The irqbalance that the controller tells to leave interrupts alone.
+//! The irqbalance that leaves interrupts alone for the controller.
 //!
-//! An interrupt is asked for once of each irqbalance: if another program takes it from the list,
-//! it is irqbalance's. A later irqbalance knows no list of the earlier one, and may have moved
+//! The controller asks each irqbalance process once for an interrupt: if another program takes it
+//! from the list, it is irqbalance's. A new process does not have the old list, and may have moved
 //! interrupts before a window shows it: that is a reset, and no decision of another program.
 
 use std::collections::BTreeSet;
@@ -14,6 +14,8 @@ use netsilo_model::snapshot::host::{IrqBans, KnobOwner};
 pub(super) struct Balancer {
     process: Option<(u32, u64)>,
     pub(super) asked: BTreeSet<Irq>,
+    /// Of those, what was asked with the last writes, until their results are known.
+    pub(super) pending: BTreeSet<Irq>,
     /// A window has passed, so that a new process was started since.
     seen: bool,
 }

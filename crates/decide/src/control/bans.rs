@@ -1,4 +1,4 @@
-//! Phase six, before the writes: tells irqbalance which interrupts it must leave alone.
+//! Phase six, before the writes: extends irqbalance's ban list.
 
 use std::collections::BTreeSet;
 
@@ -20,8 +20,8 @@ impl Memory {
         }
     }
 
-    /// Adds to the writes what irqbalance must be told before: to leave alone what is moved, and
-    /// what the controller has placed.
+    /// Puts an extension of irqbalance's ban list before the writes: by what they move, and by what
+    /// the controller has placed.
     pub(super) fn ban(&mut self, window: &Window<'_>, plan: &Plan, writes: &mut Plan) {
         let ours = self.knobs.iter().filter(|(_, knob)| knob.ours().is_some());
         let written = writes.changes.iter().map(|change| &change.target);
@@ -45,28 +45,33 @@ impl Memory {
                 let why = format!("{} -> {}: {}", change.old, change.new, change.reason);
                 self.log(Some(&change.target), LogKind::Write, why);
                 writes.changes.insert(0, change);
+                self.balancer.pending = wanted;
             }
-            Err(too_long) => self.log(None, LogKind::Refused, too_long.to_string()),
+            Err(too_long) => {
+                if !writes.even_if_owned {
+                    writes.changes.retain(|change| !change.target.is_owned_by(owner));
+                }
+                self.log(None, LogKind::Refused, too_long.to_string());
+            }
         }
     }
 
-    /// Takes the results: what was not done may be asked for again.
+    /// Takes the results. What was not done may be asked for again, also if there is no result
+    /// because the writes were stopped before.
     pub(super) fn banned(&mut self, results: &[(Target, WriteResult)]) {
+        let mut pending = std::mem::take(&mut self.balancer.pending);
         for (target, result) in results {
-            let Target::IrqbalanceBan(ban) = target else { continue };
-            match result {
-                WriteResult::InEffect(_) => {
-                    let why = "off -> on".to_owned();
-                    self.log(Some(target), LogKind::InEffect, why);
+            match (target, result) {
+                (Target::IrqbalanceBan(_), WriteResult::InEffect(_)) => {
+                    pending.clear();
+                    self.log(Some(target), LogKind::InEffect, "off -> on".to_owned());
                 }
-                WriteResult::Refused(why) => {
-                    self.balancer.asked.retain(|irq| !ban.irqs.contains(irq));
+                (Target::IrqbalanceBan(_), WriteResult::Refused(why)) => {
                     self.log(Some(target), LogKind::Refused, why.clone());
                 }
-                WriteResult::Overwritten(_) | WriteResult::Gone => {
-                    self.balancer.asked.retain(|irq| !ban.irqs.contains(irq));
-                }
+                _ => {}
             }
         }
+        self.balancer.asked.retain(|irq| !pending.contains(irq));
     }
 }

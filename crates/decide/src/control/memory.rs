@@ -51,7 +51,7 @@ pub(super) struct Memory {
     pub(super) follows: bool,
     /// Other programs that write knobs, as seen in the last window.
     pub(super) owners: Vec<KnobOwner>,
-    /// What irqbalance was told.
+    /// What irqbalance was asked to leave alone.
     pub(super) balancer: Balancer,
     /// Decisions since the last window.
     pub(super) log: Vec<LogEntry>,

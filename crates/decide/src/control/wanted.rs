@@ -20,8 +20,8 @@ use netsilo_model::snapshot::observation::Observation;
 impl Memory {
     /// Everything that is wanted: the plan of the resting state if that continues, else a new plan.
     ///
-    /// What irqbalance must be told is decided with the writes, because only a part of the plan may
-    /// be written.
+    /// irqbalance's ban list is decided with the writes, because only a part of the plan may be
+    /// written.
     pub(super) fn want(&mut self, window: &Window<'_>, outcomes: &FindOutcome<'_>) -> Plan {
         let rest = self.rest.take().filter(|_| self.to_revert.is_empty());
         self.rest = rest.and_then(|rest| rest.goes_on(window));

@@ -266,7 +266,7 @@ impl Collector<'_> {
         }
         self.names.push(name.to_owned());
         // Each list makes irqbalance place its interrupts again, which would disturb the
-        // measurements: a search needs a machine without irqbalance.
+        // measurements: a search refuses what irqbalance may move.
         let plan = plan.without_bans();
         let CandidateOptions { only, except, .. } = self.options;
         let is_in = |names: &[String]| names.iter().any(|it| is_named(name, it));

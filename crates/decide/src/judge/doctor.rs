@@ -316,7 +316,7 @@ fn other_programs(snapshot: &Snapshot) -> Area {
         };
         let what = format!("{} (pid {}) writes {}", program.name, program.pid, knobs.join(", "));
         let line = line_for(&program.name).replace(BANS, "--banirq for each");
-        let fix = if answers { "nothing".to_owned() } else { format!("stop it, or {line}") };
+        let fix = if answers { "nothing to do".to_owned() } else { format!("stop it, or {line}") };
         problem(severity, what, degraded, fix)
     });
     let problems: Vec<Problem> = problems.collect();

@@ -67,9 +67,9 @@ pub(super) fn affinity(
 /// Most interrupts of which advice lists the arguments one by one.
 const MOST_BANS: usize = 8;
 
-/// The part of a plan with these changes, except those of interrupts that another program owns. An
-/// irqbalance that answers is told to leave alone what it would move, and what the plan `placed`
-/// without moving it.
+/// The part of a plan with these changes, except those of interrupts that another program owns. Of an
+/// irqbalance that answers, the ban list is extended: by what it would move, and by what the plan
+/// `placed` without moving it.
 pub(super) fn accept(
     snapshot: &Snapshot,
     goal: &Goal,
@@ -79,14 +79,14 @@ pub(super) fn accept(
     let (irqs, threads): (Vec<Change>, Vec<Change>) =
         changes.into_iter().partition(|change| matches!(change.target, Target::IrqAffinity(_)));
     let bans = owners::bans(&snapshot.knob_owners, &irqs, placed);
-    let knob_owners = owners::all_told(&snapshot.knob_owners, &bans);
+    let knob_owners = owners::all_after_bans(&snapshot.knob_owners, &bans);
     let all = irqs_of(&irqs).chain(placed.iter().copied()).collect();
     let accepted = owners::unless_owned_as(&knob_owners, goal, irqs.clone(), |owner| {
         advice(owner, &irqs, &all)
     });
     let bans = if accepted.changes.is_empty() { Vec::new() } else { bans };
-    let told = Plan { changes: [threads, bans].concat(), ..Plan::default() };
-    told.and(accepted)
+    let first = Plan { changes: [threads, bans].concat(), ..Plan::default() };
+    first.and(accepted)
 }
 
 fn irqs_of(changes: &[Change]) -> impl Iterator<Item = Irq> + '_ {

@@ -1,6 +1,6 @@
 //! Other programs that write the same knobs: netsilo names them and leaves their knobs alone.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use netsilo_model::change::{Change, Target, knobs};
 use netsilo_model::machine::ids::Irq;
@@ -19,21 +19,21 @@ impl Plan {
     /// Used for a saved plan: another program may have started since.
     pub(super) fn knob_owners<'w>(&self, knob_owners: &'w [KnobOwner]) -> Vec<&'w KnobOwner> {
         let owns = |owner: &&KnobOwner| {
-            let told = told(owner, &self.changes);
-            !self.even_if_owned && self.changes.iter().any(|it| it.target.is_owned_by(&told))
+            let then = after_bans(owner, &self.changes);
+            !self.even_if_owned && self.changes.iter().any(|it| it.target.is_owned_by(&then))
         };
         knob_owners.iter().filter(owns).collect()
     }
 
-    /// The plan without what irqbalance must be told before its interrupts are moved.
+    /// The plan without its changes of irqbalance's ban list.
     pub(crate) fn without_bans(mut self) -> Self {
         self.changes.retain(|change| !matches!(change.target, Target::IrqbalanceBan(_)));
         self
     }
 }
 
-/// A program as it is once it was told what these changes tell it.
-fn told(owner: &KnobOwner, changes: &[Change]) -> KnobOwner {
+/// A program as it will be after those of these changes that extend its ban list.
+fn after_bans(owner: &KnobOwner, changes: &[Change]) -> KnobOwner {
     let mut owner = owner.clone();
     for change in changes {
         if let Target::IrqbalanceBan(ban) = &change.target
@@ -45,7 +45,7 @@ fn told(owner: &KnobOwner, changes: &[Change]) -> KnobOwner {
     owner
 }
 
-/// Why an irqbalance cannot be told to leave interrupts alone.
+/// Why irqbalance's ban list cannot be extended.
 #[derive(Debug, thiserror::Error)]
 #[error(
     "the list of what irqbalance shall leave alone would have {bytes} bytes, and it reads {most} \
@@ -90,9 +90,8 @@ pub(crate) fn bans(
     let owns = |owner: &&KnobOwner| changes.iter().any(|it| it.target.is_owned_by(owner));
     let asked = |owner: &KnobOwner| Some((owner.pid, ban(owner, &irqs)?.ok()?));
     // A snapshot of a stranger may have a process twice.
-    let mut bans: Vec<(u32, Change)> = knob_owners.iter().filter(owns).filter_map(asked).collect();
-    bans.dedup_by_key(|(pid, _)| *pid);
-    bans.into_iter().map(|(_, change)| change).collect()
+    let bans: BTreeMap<u32, Change> = knob_owners.iter().filter(owns).filter_map(asked).collect();
+    bans.into_values().collect()
 }
 
 /// The part of a plan with changes of knobs that have the same owners; without them, and with
@@ -137,9 +136,9 @@ pub(super) fn unless_owned_as(
     part
 }
 
-/// The programs as they are once they were told what these changes tell them.
-pub(super) fn all_told(knob_owners: &[KnobOwner], changes: &[Change]) -> Vec<KnobOwner> {
-    knob_owners.iter().map(|owner| told(owner, changes)).collect()
+/// The programs as they will be after those of these changes that extend a ban list.
+pub(super) fn all_after_bans(knob_owners: &[KnobOwner], changes: &[Change]) -> Vec<KnobOwner> {
+    knob_owners.iter().map(|owner| after_bans(owner, changes)).collect()
 }
 
 #[cfg(test)]
@@ -151,7 +150,7 @@ mod tests {
     use netsilo_model::snapshot::host::{IrqBans, OwnedKnob};
 
     #[test]
-    fn irqbalance_owns_no_interrupt_that_it_leaves_alone_or_is_told_to() {
+    fn irqbalance_owns_no_interrupt_that_is_or_will_be_on_its_ban_list() {
         let bans = IrqBans { start_time: 9, irqs: [Irq(28)].into(), most_bytes: 499 };
         let writes = vec![OwnedKnob::IrqAffinity];
         let owner = KnobOwner { name: "irqbalance".into(), pid: 812, writes, bans: Some(bans) };

@@ -31,10 +31,13 @@ impl Plan {
             }
         }
         for owner in self.knob_owners(&snapshot.knob_owners) {
+            let todo = match &owner.bans {
+                Some(_) => "make a new plan, which adds them to its ban list".to_owned(),
+                None => format!("stop {}", owner.name),
+            };
             let reason = format!(
-                "it is running and writes these settings too: stop {}, or override with \
-                 --even-if-owned",
-                owner.name
+                "it is running and writes these settings too: {todo}, or override with \
+                 --even-if-owned"
             );
             let subject = format!("{} (pid {})", owner.name, owner.pid);
             refused.refuse(&subject, RefusalCause::OtherOwner, reason);

@@ -19,7 +19,7 @@ pub struct Stamp {
     pub netsilo: Option<String>,
 }
 
-/// The format of a document is none that this netsilo reads.
+/// This netsilo cannot read the format of a document.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub struct UnknownSchema {
     found: u32,

@@ -19,7 +19,7 @@ pub fn refuse(plans: &[Plan], root: &Root) -> Result<()> {
     let is_owner = |it: &&Refusal| it.cause == RefusalCause::OtherOwner;
     let owners: Vec<&str> = refused.iter().filter(is_owner).map(|it| it.subject.as_str()).collect();
     if owners.len() == refused.len() {
-        let todo = "stop it first, or make the plan with --even-if-owned; nothing was written";
+        let todo = "make a new plan, which says what to do; nothing was written";
         let message = format!("{} writes these settings too: {todo}", owners.join(", "));
         return Err(ExitError(Exit::OtherOwner, message).into());
     }

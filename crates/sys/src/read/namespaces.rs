@@ -181,9 +181,12 @@ impl Found {
         if files.len() < TRIED {
             files.extend(root.path(&format!("/proc/{pid}/ns/net")));
         }
-        // Of the machine's own namespace, the second process tells more than the first.
         if namespace.process.is_none() || pid == KTHREADD {
             let comm = root.parse(&format!("/proc/{pid}/comm"), scalar::word).ok();
+            // Only of the machine's own namespace, the second process tells more than the first.
+            if namespace.process.is_some() && comm.as_deref() != Some("kthreadd") {
+                return;
+            }
             namespace.process = comm.map(|comm| Holder { tgid: pid, comm });
             let cgroups = root.read(&format!("/proc/{pid}/cgroup")).unwrap_or_default();
             namespace.cgroup = cgroup_path(&cgroups).map(str::to_owned);

@@ -29,7 +29,7 @@ pub struct IrqbalanceBan {
 }
 
 impl IrqbalanceBan {
-    /// Whether this program is the irqbalance that is told.
+    /// Whether this program is that irqbalance.
     pub fn is_of(&self, owner: &KnobOwner) -> bool {
         let started = owner.bans.as_ref().map(|bans| bans.start_time);
         owner.pid == self.pid && started == Some(self.start_time)

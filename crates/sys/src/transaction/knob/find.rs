@@ -43,6 +43,9 @@ pub(super) fn find(
                 .or_else(|e| if e.is_gone() { replaced().ok_or(e) } else { Err(e) })?
         }
         Location::Cgroup(path) => KnobAddress::File(format!("{CGROUPS}{path}/cpuset.cpus")),
+        Location::Irqbalance { irqs, .. } if irqs.is_empty() => {
+            return Err(KnobError::gone(target, "it names no interrupt"));
+        }
         Location::Irqbalance { pid, start_time, irqs } => {
             find_thread(kernel, target, pid, Some("irqbalance"), start_time)?;
             KnobAddress::Irqbalance(pid, irqs.clone())
