@@ -315,7 +315,10 @@ fn other_programs(snapshot: &Snapshot) -> Area {
             "it may write them again when devices or containers appear".to_owned()
         };
         let what = format!("{} (pid {}) writes {}", program.name, program.pid, knobs.join(", "));
-        let line = line_for(&program.name).replace(BANS, "--banirq for each");
+        let line = match line_for(&program.name) {
+            line if line.contains(BANS) => "use netsilo export irqbalance-policy",
+            line => line,
+        };
         let fix = if answers { "nothing to do".to_owned() } else { format!("stop it, or {line}") };
         problem(severity, what, degraded, fix)
     });
