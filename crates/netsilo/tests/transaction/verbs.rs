@@ -174,7 +174,7 @@ fn another_owner_that_runs_now_ends_with_30() {
     let (code, text) = output_of(&host.run("apply", &["--yes"]));
     assert_eq!(code, Some(30), "{text}");
     assert!(
-        text.contains("irqbalance (pid 812) writes these settings too: stop it first"),
+        text.contains("irqbalance (pid 812) writes these settings too: make a new plan"),
         "{text}"
     );
     assert_eq!(host.affinities(), ["01\n", "01\n"]);
