@@ -67,8 +67,8 @@ pub(super) fn affinity(
 /// Most interrupts of which advice lists the arguments one by one.
 const MOST_BANS: usize = 8;
 
-/// The part of a plan with these changes, except those of interrupts that another program owns. Of an
-/// irqbalance that answers, the ban list is extended: by what it would move, and by what the plan
+/// The part of a plan with these changes, except those of interrupts that another program owns. The
+/// ban list of an irqbalance that answers is extended: by what it would move, and by what the plan
 /// `placed` without moving it.
 pub(super) fn accept(
     snapshot: &Snapshot,

@@ -40,7 +40,7 @@ struct table {
 };
 
 /*
- * Defines a table and NAME_table(). Each CPU has one in `share` of the usual slots, as in tables.rs.
+ * Defines a table and NAME_table(). Each CPU has one in `share` of the usual slots (tables.rs).
  * User space creates the table, with its real size.
  */
 #define TABLE(name, share) \
