@@ -149,9 +149,7 @@ impl Irqbalance {
             let flags = SocketFlags::CLOEXEC;
             let socket = socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None)?;
             // A full queue of connections makes `connect` wait (`unix_stream_connect`).
-            for direction in [Timeout::Send, Timeout::Recv] {
-                set_socket_timeout(&socket, direction, Some(self.patience))?;
-            }
+            set_socket_timeout(&socket, Timeout::Send, Some(self.patience))?;
             match connect(&socket, address) {
                 Ok(()) => Ok(socket),
                 Err(rustix::io::Errno::AGAIN) => Err(self.no_answer()),

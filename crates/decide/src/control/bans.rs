@@ -25,12 +25,8 @@ impl Memory {
     pub(super) fn ban(&mut self, window: &Window<'_>, plan: &Plan, writes: &mut Plan) {
         let ours = self.knobs.iter().filter(|(_, knob)| knob.ours().is_some());
         let written = writes.changes.iter().map(|change| &change.target);
-        let irq = |target: &Target| match target {
-            Target::IrqAffinity(knob) => Some(knob.irq),
-            _ => None,
-        };
-        let held: BTreeSet<Irq> =
-            ours.map(|(target, _)| target).chain(written).filter_map(irq).collect();
+        let held = ours.map(|(target, _)| target).chain(written);
+        let held: BTreeSet<Irq> = held.filter_map(Target::irq).collect();
         if held.is_empty() {
             return;
         }
@@ -39,20 +35,22 @@ impl Memory {
         let wanted: BTreeSet<Irq> = wanted.difference(&self.balancer.asked).copied().collect();
         let Some((owner, _)) = answering(&window.after().knob_owners) else { return };
         let Some(ban) = ban(owner, &wanted) else { return };
-        self.balancer.asked.extend(&wanted);
         match ban {
             Ok(change) => {
+                self.balancer.asked.extend(&wanted);
                 let why = format!("{} -> {}: {}", change.old, change.new, change.reason);
                 self.log(Some(&change.target), LogKind::Write, why);
                 writes.changes.insert(0, change);
                 self.balancer.pending = wanted;
             }
-            Err(too_long) => {
-                if !writes.even_if_owned {
-                    writes.changes.retain(|change| !change.target.is_owned_by(owner));
+            Err(too_long) if !writes.even_if_owned => {
+                let wanted = writes.changes.len();
+                writes.changes.retain(|change| !change.target.is_owned_by(owner));
+                if writes.changes.len() < wanted {
+                    self.log(None, LogKind::Refused, too_long.to_string());
                 }
-                self.log(None, LogKind::Refused, too_long.to_string());
             }
+            Err(_) => {}
         }
     }
 

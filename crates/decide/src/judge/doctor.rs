@@ -8,7 +8,7 @@ use netsilo_model::snapshot::subject::Subject;
 use serde::Serialize;
 
 use crate::judge::findings::Severity;
-use crate::plan::leave_alone::{BANS, line_for};
+use crate::plan::leave_alone::line_for;
 
 /// What is judged.
 #[derive(Debug)]
@@ -315,11 +315,11 @@ fn other_programs(snapshot: &Snapshot) -> Area {
             "it may write them again when devices or containers appear".to_owned()
         };
         let what = format!("{} (pid {}) writes {}", program.name, program.pid, knobs.join(", "));
-        let line = match line_for(&program.name) {
-            line if line.contains(BANS) => "use netsilo export irqbalance-policy",
-            line => line,
+        let fix = if answers {
+            "nothing to do".to_owned()
+        } else {
+            format!("stop it, or {}", line_for(&program.name))
         };
-        let fix = if answers { "nothing to do".to_owned() } else { format!("stop it, or {line}") };
         problem(severity, what, degraded, fix)
     });
     let problems: Vec<Problem> = problems.collect();

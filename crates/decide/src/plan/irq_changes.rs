@@ -11,7 +11,7 @@ use netsilo_model::snapshot::netdev::{Netdev, NetdevIdentity};
 
 use crate::plan::contents::{Plan, RefusalCause};
 use crate::plan::goal::Goal;
-use crate::plan::leave_alone::{BANS, line_for};
+use crate::plan::leave_alone::line_for;
 use crate::plan::owners;
 
 /// Why an interrupt cannot be moved, by its settings or because it was seen to ignore them.
@@ -79,36 +79,33 @@ pub(super) fn accept(
     let (irqs, threads): (Vec<Change>, Vec<Change>) =
         changes.into_iter().partition(|change| matches!(change.target, Target::IrqAffinity(_)));
     let bans = owners::bans(&snapshot.knob_owners, &irqs, placed);
-    let knob_owners = owners::all_after_bans(&snapshot.knob_owners, &bans);
-    let all = irqs_of(&irqs).chain(placed.iter().copied()).collect();
-    let accepted = owners::unless_owned_as(&knob_owners, goal, irqs.clone(), |owner| {
-        advice(owner, &irqs, &all)
-    });
+    let knob_owners = snapshot.knob_owners.iter();
+    let knob_owners: Vec<_> = knob_owners.map(|it| owners::after_bans(it, &bans)).collect();
+    let moved: Vec<Irq> = irqs.iter().filter_map(|change| change.target.irq()).collect();
+    let all = moved.iter().chain(placed).copied().collect();
+    let advice = |owner: &KnobOwner| advice(owner, &moved, &all);
+    let accepted = owners::unless_owned_as(&knob_owners, goal, irqs, advice);
     let bans = if accepted.changes.is_empty() { Vec::new() } else { bans };
     let first = Plan { changes: [threads, bans].concat(), ..Plan::default() };
     first.and(accepted)
 }
 
-fn irqs_of(changes: &[Change]) -> impl Iterator<Item = Irq> + '_ {
-    changes.iter().filter_map(|change| match &change.target {
-        Target::IrqAffinity(knob) => Some(knob.irq),
-        _ => None,
-    })
-}
-
 /// What to do about a program that owns interrupts which are to be moved.
-fn advice(owner: &KnobOwner, moved: &[Change], all: &BTreeSet<Irq>) -> String {
-    let arguments: Vec<String> = irqs_of(moved).map(|irq| format!("--banirq={irq}")).collect();
+fn advice(owner: &KnobOwner, moved: &[Irq], all: &BTreeSet<Irq>) -> String {
+    if owner.name != "irqbalance" {
+        return format!("{}, or stop it", line_for(&owner.name));
+    }
+    let why = match owners::ban(owner, all) {
+        Some(Err(too_long)) => too_long.to_string(),
+        _ => "it does not answer on its socket".to_owned(),
+    };
+    let arguments: Vec<String> = moved.iter().map(|irq| format!("--banirq={irq}")).collect();
     let arguments = match arguments.len() {
         ..=MOST_BANS => arguments.join(" "),
         _ => "--banirq for each".to_owned(),
     };
-    let line = line_for(&owner.name).replace(BANS, &arguments);
-    match owners::ban(owner, all) {
-        Some(Err(too_long)) => format!("{too_long}; {line}, or stop it"),
-        None if owner.name == "irqbalance" => {
-            format!("it does not answer on its socket; {line}, or stop it")
-        }
-        _ => format!("{line}, or stop it"),
-    }
+    format!(
+        "{why}; exclude these interrupts from it ({arguments}, or --policyscript with netsilo \
+         export irqbalance-policy), or stop it"
+    )
 }

@@ -1,10 +1,7 @@
 //! What makes other programs leave netsilo's settings alone.
 //!
-//! irqbalance is told by netsilo itself, on its socket. Each other program has a line of
+//! netsilo itself asks an irqbalance that answers on its socket. Each other program has a line of
 //! configuration that an operator writes.
-
-/// The word in irqbalance's line that stands for its arguments.
-pub(crate) const BANS: &str = "BANS";
 
 /// The start of a program's name, as a snapshot has it, and the line of configuration.
 ///
@@ -12,11 +9,7 @@ pub(crate) const BANS: &str = "BANS";
 /// NetworkManager's `nm-settings-keyfile(5)`; bpftune(8), bpftune-sysctl(8); `scx_layered --help`;
 /// OpenWrt's `/etc/config/network`; the guest agent's `instance_configs.cfg`.
 const LINES: &[(&str, &str)] = &[
-    (
-        "irqbalance",
-        "exclude these interrupts from it (BANS, or --policyscript with netsilo export \
-         irqbalance-policy)",
-    ),
+    ("irqbalance", "use netsilo export irqbalance-policy"),
     (
         "tuned",
         "in its profile, section [scheduler]: irq_process=false (up to 2.20: no isolated_cores), \

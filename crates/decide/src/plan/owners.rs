@@ -33,7 +33,7 @@ impl Plan {
 }
 
 /// A program as it will be after those of these changes that extend its ban list.
-fn after_bans(owner: &KnobOwner, changes: &[Change]) -> KnobOwner {
+pub(super) fn after_bans(owner: &KnobOwner, changes: &[Change]) -> KnobOwner {
     let mut owner = owner.clone();
     for change in changes {
         if let Target::IrqbalanceBan(ban) = &change.target
@@ -82,11 +82,8 @@ pub(crate) fn bans(
     changes: &[Change],
     others: &BTreeSet<Irq>,
 ) -> Vec<Change> {
-    let moved = |change: &Change| match &change.target {
-        Target::IrqAffinity(knob) => Some(knob.irq),
-        _ => None,
-    };
-    let irqs = changes.iter().filter_map(moved).chain(others.iter().copied()).collect();
+    let moved = changes.iter().filter_map(|change| change.target.irq());
+    let irqs = moved.chain(others.iter().copied()).collect();
     let owns = |owner: &&KnobOwner| changes.iter().any(|it| it.target.is_owned_by(owner));
     let asked = |owner: &KnobOwner| Some((owner.pid, ban(owner, &irqs)?.ok()?));
     // A snapshot of a stranger may have a process twice.
@@ -134,11 +131,6 @@ pub(super) fn unless_owned_as(
         part.refuse(name, RefusalCause::OtherOwner, reason);
     }
     part
-}
-
-/// The programs as they will be after those of these changes that extend a ban list.
-pub(super) fn all_after_bans(knob_owners: &[KnobOwner], changes: &[Change]) -> Vec<KnobOwner> {
-    knob_owners.iter().map(|owner| after_bans(owner, changes)).collect()
 }
 
 #[cfg(test)]

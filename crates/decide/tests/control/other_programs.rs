@@ -181,6 +181,24 @@ fn a_list_that_irqbalance_did_not_take_is_sent_again() {
     assert_eq!(asked(&world.look()), Some(first));
 }
 
+/// What others have banned leaves no room in the list of a new irqbalance, and then does.
+#[test]
+fn a_list_that_was_too_long_is_sent_when_it_fits() {
+    let mut world = small(2, 5);
+    world.settings.knob_owners = vec![answering(812)];
+    world.steps(10);
+    let full = IrqBans { start_time: 2, irqs: (100..220).map(Irq).collect(), most_bytes: 499 };
+    world.settings.knob_owners = vec![KnobOwner { bans: Some(full), ..answering(900) }];
+    by_someone_else(&mut world, 30, 0);
+    world.steps(3);
+    assert_eq!(times_told(&world), 1);
+    assert_eq!(on_cpu(&world, 30), Some(CpuId(0)), "moved, it would be moved back");
+    let room = IrqBans { start_time: 2, irqs: [].into(), most_bytes: 499 };
+    world.settings.knob_owners = vec![KnobOwner { bans: Some(room), ..answering(900) }];
+    world.steps(10);
+    assert_eq!(times_told(&world), 2);
+}
+
 /// Two interrupts that need no change, so that the controller has written nothing.
 fn placed_by_others() -> World {
     let mut world = small(2, 5);

@@ -7,6 +7,7 @@ use crate::change::knobs::Target;
 use crate::change::location::Location;
 use crate::change::step::{Interruption, Step, Traffic};
 use crate::change::value::Value;
+use crate::machine::ids::Irq;
 use crate::snapshot::host::{KnobOwner, Snapshot};
 use crate::snapshot::netdev::NetdevIdentity;
 
@@ -47,10 +48,18 @@ impl Target {
         self.knob().step(off)
     }
 
+    /// The interrupt whose affinity it is.
+    pub fn irq(&self) -> Option<Irq> {
+        match self {
+            Self::IrqAffinity(knob) => Some(knob.irq),
+            _ => None,
+        }
+    }
+
     /// Whether another program writes knobs of this kind while it runs, and does not leave this one
     /// alone.
     pub fn is_owned_by(&self, program: &KnobOwner) -> bool {
-        let is_left = matches!(self, Self::IrqAffinity(knob) if program.leaves_alone(knob.irq));
+        let is_left = self.irq().is_some_and(|irq| program.leaves_alone(irq));
         !is_left && self.facts().effect.owner.is_some_and(|knob| program.writes.contains(&knob))
     }
 
