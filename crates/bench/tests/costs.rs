@@ -3,7 +3,11 @@
 //!
 //! `INSTA_UPDATE=always cargo test --workspace --test costs` records anew.
 
-#![allow(clippy::unwrap_used, reason = "clippy lets only functions marked as tests do so")]
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    reason = "clippy lets only functions marked as tests do so"
+)]
 
 #[path = "../benches/guard/counted.rs"]
 mod counted;
