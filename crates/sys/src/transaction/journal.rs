@@ -132,6 +132,12 @@ impl JournalError {
     }
 }
 
+/// How often a writer tries to take the lock before it reports who holds it.
+const LOCK_ATTEMPTS: u32 = 50;
+
+/// Time between two attempts.
+const BETWEEN_ATTEMPTS: Duration = Duration::from_millis(20);
+
 /// The journal of this boot, locked: no other netsilo process writes while this value lives.
 #[derive(Debug)]
 pub struct Journal {
@@ -160,8 +166,7 @@ impl Journal {
     /// replayed.
     pub fn open(kernel: &dyn Kernel, dir: &Path) -> Result<Self, JournalError> {
         make_dir(dir)?;
-        let path = dir.join("lock");
-        let lock = lock(&path)?.map_err(|pid| JournalError::Busy { pid, path })?;
+        let lock = wait_for_lock(kernel, dir.join("lock"))?;
         let boot_id = boot_id(kernel)?;
         let path = dir.join("journal");
         let mut file = open_file(&path)?;
@@ -421,6 +426,22 @@ fn open_file(path: &Path) -> Result<File, JournalError> {
     regular::open_with(&mut options, OFlags::NOFOLLOW, path).map_err(JournalError::io("open", path))
 }
 
+/// Waits for the lock, up to a second: a guard that ends and the daemon hold it for moments, an
+/// `apply` until it has verified its writes.
+fn wait_for_lock(kernel: &dyn Kernel, path: PathBuf) -> Result<Lock, JournalError> {
+    let mut holder = None;
+    for attempt in 0..LOCK_ATTEMPTS {
+        match lock(&path)? {
+            Ok(lock) => return Ok(lock),
+            Err(pid) => holder = pid,
+        }
+        if attempt + 1 < LOCK_ATTEMPTS {
+            kernel.pause(BETWEEN_ATTEMPTS);
+        }
+    }
+    Err(JournalError::Busy { pid: holder, path })
+}
+
 /// Takes a lock without waiting and writes our pid into it. If another process holds the lock,
 /// returns that process's pid.
 pub(crate) fn lock(path: &Path) -> Result<Result<Lock, Option<u32>>, JournalError> {
@@ -549,6 +570,19 @@ mod tests {
         );
         drop(first);
         Journal::open(&kernel, &state).unwrap();
+    }
+
+    #[test]
+    fn a_lock_that_is_held_for_a_moment_is_waited_for() {
+        let (_dir, state, kernel) = host("a");
+        let first = Journal::open(&kernel, &state).unwrap();
+        std::thread::scope(|scope| {
+            scope.spawn(move || {
+                std::thread::sleep(Duration::from_millis(100));
+                drop(first);
+            });
+            Journal::open(&kernel, &state).unwrap();
+        });
     }
 
     #[test]
