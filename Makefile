@@ -148,10 +148,10 @@ install:
 			$$files/completions/fish/$$program.fish || exit 1; \
 	done
 	install -D -m 0644 -t $(DESTDIR)$(PREFIX)/share/man/man5 target/package/netsilo/man/man5/*.5
-	install -D -m 0644 dist/netsilo.service \
-		$(DESTDIR)$(PREFIX)/lib/systemd/system/netsilo.service
+	install -D -m 0644 -t $(DESTDIR)$(PREFIX)/lib/systemd/system dist/netsilo*.service
 	sed -i 's|/usr/local/bin|$(PREFIX)/bin|' \
-		$(DESTDIR)$(PREFIX)/lib/systemd/system/netsilo.service
+		$(DESTDIR)$(PREFIX)/lib/systemd/system/netsilo*.service
+	install -D -m 0644 -t $(DESTDIR)$(PREFIX)/lib/udev/rules.d dist/90-netsilo-keep.rules
 
 setup:
 	@scripts/setup

@@ -23,6 +23,7 @@ for word in $cmdline; do
 	case $word in
 	lab.drivers=*) drivers=${word#lab.drivers=} ;;
 	lab.init=*) init=${word#lab.init=} ;;
+	lab.disk=*) disk=${word#lab.disk=} ;;
 	esac
 done
 IFS=,
@@ -39,6 +40,16 @@ mount -t tmpfs -o mode=755 run /root/run
 mkdir -p /root/run/host /root/run/kernel /root/run/lab /root/run/lock
 mount --bind /host /root/run/host
 mount -t 9p -o $p9 kernel /root/run/kernel || echo "lab: cannot mount the kernel's modules"
+
+# What survives a reboot.
+if [ "$disk" ]; then
+	load virtio_blk
+	load ext4
+	mkdir -p /disk
+	mount -t ext4 "$disk" /disk || echo "lab: cannot mount the disk"
+	mount --bind /disk/etc /root/etc
+	mount --bind /disk/var /root/var
+fi
 
 mount -t tracefs tracefs /sys/kernel/tracing
 mount -t debugfs debugfs /sys/kernel/debug
@@ -62,14 +73,28 @@ ip link set lo up
 if [ "$init" = systemd ]; then
 	units=/root/run/systemd/system
 	mkdir -p $units
-	for unit in /root/lib/systemd/system/sysinit.target.wants/* /root/etc/systemd/system/*.wants/*; do
+	lib=/host/lib/systemd/system
+	for unit in $lib/sysinit.target.wants/* $lib/multi-user.target.wants/* \
+		/host/etc/systemd/system/*.wants/*; do
 		unit=${unit##*/}
 		[ "$unit" = systemd-journald.service ] || ln -sf /dev/null "$units/$unit"
 	done
 	for target in sysinit basic; do
 		printf '[Unit]\nDefaultDependencies=no\n' >$units/$target.target
 	done
+	# With a disk, units that were enabled start at boot.
 	printf '[Unit]\nRequires=lab-agent.service\n' >$units/lab.target
+	[ -z "$disk" ] || echo "Wants=multi-user.target" >>$units/lab.target
+	mkdir -p $units/network-online.target.wants
+	ln -s ../lab-network.service $units/network-online.target.wants
+	cat >$units/lab-network.service <<-END
+		[Unit]
+		DefaultDependencies=no
+		Before=network-online.target
+		[Service]
+		Type=oneshot
+		ExecStart=/bin/sh -c "until [ -e /run/lab/network ]; do sleep 0.1; done"
+	END
 	cat >$units/lab-agent.service <<-END
 		[Unit]
 		DefaultDependencies=no

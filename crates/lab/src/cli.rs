@@ -12,6 +12,7 @@ use crate::tutorial::Tutorial;
 use netsilo_lab::exact::{self, Exact};
 use netsilo_lab::{Arch, Init, Kernel, Lab, Nic, NicModel, Output, Spec, Threads};
 use std::io::{BufRead, IsTerminal, Write, stderr, stdin, stdout};
+use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Duration;
 
@@ -92,6 +93,9 @@ struct Machine {
     /// First process of the guest
     #[arg(long, value_enum, default_value_t)]
     init: Init,
+    /// File with the guest's /etc and /var, which survive its reboot; made if it is not there
+    #[arg(long, value_name = "FILE")]
+    disk: Option<PathBuf>,
     /// Memory of the guest in MiB
     #[arg(long, default_value_t = 1024)]
     memory: u32,
@@ -111,6 +115,7 @@ impl Machine {
             memory_mib: self.memory,
             threads: self.threads,
             init: self.init,
+            disk: self.disk.clone(),
             kernel_args: self.kernel_args.clone(),
             shares: Vec::new(),
         }

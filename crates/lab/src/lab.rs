@@ -24,6 +24,7 @@ use crate::output::Output;
 use crate::qemu;
 use crate::qmp::Qmp;
 use crate::setup;
+use crate::spec::Nic;
 use crate::spec::NicModel;
 use crate::spec::Spec;
 use crate::spec::Threads;
@@ -54,6 +55,7 @@ pub struct Lab {
     accel: Accel,
     boot_time: Duration,
     title: String,
+    nics: Vec<Nic>,
     _machine: Machine,
 }
 
@@ -79,6 +81,7 @@ impl Lab {
         let cache = Cache::open()?;
         let image = kernels::fetch(&cache, spec.kernel, spec.arch, false, &note)?;
         let least = spec.min_qemu_major();
+        spec.disk.as_deref().map_or(Ok(()), setup::make_disk)?;
         let emulator = emulator::find(&cache, spec.arch, least, &note)?;
         let arm = if spec.arch == Arch::Arm64 { Some(ArmRoot::find()?) } else { None };
         let initrd = initrd::build(&cache, &image, arm.as_ref())?;
@@ -160,6 +163,7 @@ impl Lab {
             accel,
             boot_time,
             title,
+            nics: spec.nics.clone(),
             _machine: machine,
         })
     }
@@ -230,6 +234,21 @@ impl Lab {
     pub fn set_link(&self, nic: usize, up: bool) -> Result<()> {
         let mut qmp = self.qmp.lock().unwrap_or_else(PoisonError::into_inner);
         qmp.execute("set_link", json!({ "name": format!("nic{nic}"), "up": up }))?;
+        Ok(())
+    }
+
+    /// Pulls the card of `eth<nic>` out of its slot. Its peer stays.
+    pub fn unplug(&self, nic: usize) -> Result<()> {
+        let mut qmp = self.qmp.lock().unwrap_or_else(PoisonError::into_inner);
+        qmp.execute("device_del", json!({ "id": format!("nic{nic}") }))?;
+        Ok(())
+    }
+
+    /// Puts the card of `eth<nic>` into its slot again, once the guest has let go of it.
+    pub fn plug(&self, nic: usize) -> Result<()> {
+        let card = self.nics.get(nic).with_context(|| format!("the guest has no eth{nic}"))?;
+        let mut qmp = self.qmp.lock().unwrap_or_else(PoisonError::into_inner);
+        qmp.execute("device_add", qemu::card(nic, *card))?;
         Ok(())
     }
 

@@ -11,6 +11,7 @@ use crate::spec::Nic;
 use crate::spec::NicModel;
 use crate::spec::Spec;
 use crate::spec::Threads;
+use serde_json::{Value, json};
 use std::path::Path;
 
 /// `nowatchdog`, `no_timer_check` and `tsc=unstable` are needed because emulated CPUs stall longer
@@ -88,6 +89,9 @@ pub(crate) fn arguments(
     if spec.init == Init::Systemd {
         ours.push(SYSTEMD_ARGS.to_owned());
     }
+    if spec.disk.is_some() {
+        ours.push("lab.disk=/dev/vda".to_owned());
+    }
     if spec.iommu {
         // Before the devices behind it.
         line.add("-device", "intel-iommu,intremap=off");
@@ -96,6 +100,11 @@ pub(crate) fn arguments(
     line.add("-append", [ours.as_slice(), spec.kernel_args.as_slice()].concat().join(" "));
     line.add("-device", "virtio-serial-pci").add("-chardev", "socket,id=lab,fd=0");
     line.add("-device", "virtserialport,chardev=lab,name=lab");
+    if let Some(disk) = &spec.disk {
+        let file = disk.shown().replace(',', ",,");
+        line.add("-drive", format!("if=none,id=disk,format=raw,file={file}"));
+        line.add("-device", "virtio-blk-pci,drive=disk");
+    }
     let root = arm.map_or(Path::new("/"), |arm| &arm.root);
     let programs = arm.map(|arm| ("programs", arm.programs.as_path()));
     for (tag, path) in [("hostroot", root), ("kernel", &image.root)].into_iter().chain(programs) {
@@ -128,21 +137,37 @@ fn nics(line: &mut Line, nics: &[Nic]) {
             format!("pcie-root-port,id=port{index},bus={root},chassis={slot},slot={slot}"),
         );
         let tap = format!("tap,id=net{index},ifname=tap{index},script=no,downscript=no,vhost=off");
-        let at = format!("id=nic{index},netdev=net{index},bus=port{index},mac={}", mac(index));
-        if nic.model.is_virtio() {
-            // Two vectors per queue pair (input, output), one for the control queue, one for
-            // configuration.
-            let vectors = 2 * nic.queues + 2;
-            let queues =
-                if nic.queues > 1 { format!(",queues={}", nic.queues) } else { String::new() };
-            line.add("-netdev", tap + &queues);
-            let rss = if nic.model == NicModel::VirtioRss { ",rss=on,hash=on" } else { "" };
-            line.add("-device", format!("virtio-net-pci,{at},mq=on,vectors={vectors}{rss}"));
-        } else {
-            line.add("-netdev", tap);
-            line.add("-device", format!("{},{at}", nic.model.driver()));
-        }
+        let queues = match nic.queues {
+            queues @ 2.. if nic.model.is_virtio() => format!(",queues={queues}"),
+            _ => String::new(),
+        };
+        line.add("-netdev", tap + &queues);
+        let Value::Object(card) = card(index, *nic) else { continue };
+        let driver = card["driver"].as_str().unwrap_or_default().to_owned();
+        let text = |value: &Value| value.as_str().map_or_else(|| value.to_string(), str::to_owned);
+        let rest = card.iter().filter(|(name, _)| *name != "driver");
+        let rest: String = rest.map(|(name, value)| format!(",{name}={}", text(value))).collect();
+        line.add("-device", driver + &rest);
     }
+}
+
+/// The device of card `index`, as QMP's `device_add` takes it.
+pub(crate) fn card(index: usize, nic: Nic) -> Value {
+    let driver = if nic.model.is_virtio() { "virtio-net-pci" } else { nic.model.driver() };
+    let mut card = json!({
+        "driver": driver, "id": format!("nic{index}"), "netdev": format!("net{index}"),
+        "bus": format!("port{index}"), "mac": mac(index),
+    });
+    if nic.model.is_virtio() {
+        // Two vectors per queue pair (input, output), one for the control queue, one for
+        // configuration.
+        card["mq"] = "on".into();
+        card["vectors"] = (2 * nic.queues + 2).into();
+    }
+    if nic.model == NicModel::VirtioRss {
+        (card["rss"], card["hash"]) = ("on".into(), "on".into());
+    }
+    card
 }
 
 #[derive(Default)]

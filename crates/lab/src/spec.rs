@@ -26,6 +26,10 @@ pub struct Spec {
     pub threads: Threads,
     /// The guest's first process.
     pub init: Init,
+    /// A disk with the guest's /etc and /var, which survive its reboot: a file, made with a copy of
+    /// the host's /etc and an empty /var if it is not there. Without it both are the host's,
+    /// read-only.
+    pub disk: Option<PathBuf>,
     /// Additions to the kernel's command line, for example `isolcpus=2,3`.
     pub kernel_args: Vec<String>,
     /// Folders under the host's /tmp or /run that the guest sees at the same path, read-only, in
@@ -45,6 +49,7 @@ impl Default for Spec {
             memory_mib: 1024,
             threads: Threads::default(),
             init: Init::default(),
+            disk: None,
             kernel_args: Vec::new(),
             shares: Vec::new(),
         }
@@ -79,9 +84,9 @@ impl Spec {
             if self.iommu {
                 bail!("arm64: the lab has no IOMMU for it");
             }
-            if self.init == Init::Systemd || !self.shares.is_empty() {
+            if self.init == Init::Systemd || self.disk.is_some() || !self.shares.is_empty() {
                 bail!(
-                    "arm64: the guest does not have the host's root, so no systemd and no shares"
+                    "arm64: the guest does not have the host's root, so no systemd, disk and shares"
                 );
             }
             if self.nics.iter().any(|nic| nic.node.is_some()) {

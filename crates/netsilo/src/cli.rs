@@ -13,8 +13,8 @@ use netsilo_sys::files::root::Root;
 use crate::args::netns;
 use crate::tell::exit::Exit;
 use crate::verbs::{
-    ab, apply, calibrate, capture, check, confirm, doctor, explain, export, guard, pin, plan,
-    predict, rss, show, status, undo,
+    ab, apply, calibrate, capture, check, confirm, doctor, explain, export, guard, keep, pin,
+    plan, predict, rss, show, status, undo,
 };
 use crate::{daemon, report, top, tune};
 
@@ -53,6 +53,8 @@ enum Verb {
     Pin(pin::Args),
     /// Keep what apply --confirm-within wrote
     Confirm(confirm::Args),
+    /// Let what was confirmed survive a reboot
+    Keep(keep::Args),
     /// Restore values written since boot, unless others changed them
     Undo(undo::Args),
     /// Save all that netsilo reads as a bundle, to examine elsewhere
@@ -119,6 +121,7 @@ pub(crate) fn run(args: Args) -> Result<Exit> {
         Verb::Apply(args) => apply::run(&args),
         Verb::Pin(args) => pin::run(&args),
         Verb::Confirm(args) => confirm::run(&args),
+        Verb::Keep(args) => keep::run(&args),
         Verb::Undo(args) => undo::run(&args),
         Verb::Capture(args) => capture::run(&args),
         Verb::Export(args) => export::run(&args),

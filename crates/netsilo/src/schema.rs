@@ -40,6 +40,7 @@ use crate::tell::versioned::Versioned;
 use crate::tune::kept_outcomes::OutcomeList;
 
 use crate::verbs::confirm::Confirmed;
+use crate::verbs::keep::KeepResult;
 use crate::verbs::plan::PlanResult;
 use crate::verbs::rss::{FlowQueues, RssOfNetdevs};
 use crate::views::ab::AbResult;
@@ -107,6 +108,7 @@ fn documents(generator: &mut SchemaGenerator) -> Vec<Document> {
         document::<Versioned<Check>>(generator, "check", "netsilo check --json"),
         document::<Versioned<Confirmed>>(generator, "confirm", "netsilo confirm --json"),
         document::<Diagnosis>(generator, "doctor", "netsilo doctor --json"),
+        document::<Versioned<KeepResult>>(generator, "keep", "netsilo keep --json"),
         document::<OutputLine<'_>>(
             generator,
             "ndjson",

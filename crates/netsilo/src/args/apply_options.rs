@@ -14,6 +14,15 @@ pub(crate) struct ApplyOptions {
     /// [default: keep the changes]
     #[arg(long, value_name = "DURATION", value_parser = confirm_time)]
     pub(crate) confirm_within: Option<Duration>,
+    /// Afterwards wait until each netdev that received packets before has received one again, and
+    /// restore everything if one has not within this time (1s to 1day) [default: do not wait]
+    #[arg(
+        long,
+        value_name = "DURATION",
+        value_parser = confirm_time,
+        conflicts_with = "confirm_within"
+    )]
+    pub(crate) receiving_within: Option<Duration>,
     /// First measure with and without the plan, up to 12 times each for TIME (1s if not given), and
     /// do not apply the plan if it raises CPU time per received megabyte [default: do not measure]
     #[arg(

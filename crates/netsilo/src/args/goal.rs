@@ -59,6 +59,19 @@ impl GoalArgs {
         self.fixes_findings().then(|| format!("--fix {}{owned}", fixes.join(",")))
     }
 
+    /// The keys of this goal, or why it cannot be stored: it has more than its keys.
+    pub(crate) fn storable(self) -> Result<GoalKeys, String> {
+        if self.fixes_findings() {
+            let todo = "the settings themselves can be stored with netsilo export";
+            return Err(format!("it fixes findings, which show only under load: {todo}"));
+        }
+        if let Some(path) = self.costs {
+            let path = path.display();
+            return Err(format!("its weights are in {path}: costs in netsilo.toml holds weights"));
+        }
+        Ok(GoalKeys { outcomes: self.no_outcomes.then_some(false), ..self.keys.given() })
+    }
+
     /// Returns the default observation time for this goal.
     pub(crate) fn interval(&self) -> Duration {
         if self.fix.is_empty() { look::INTERVAL } else { look::CHECK_INTERVAL }

@@ -4,14 +4,14 @@ use std::fmt::Display;
 
 use netsilo_decide::plan::{AlgorithmName, Goal, PortSteering, Xps, goal_text};
 use netsilo_model::machine::cpuset::CpuSet;
-use serde::Deserialize;
 use serde::de::{Deserializer, Error as _};
+use serde::{Deserialize, Serialize, Serializer};
 
 use crate::args::named;
 use crate::args::parse::{cpus_or_off, entries_or_off, on_or_off, some_cpus};
 
 /// The keys that are given; the others keep their values.
-#[derive(Debug, Clone, Default, PartialEq, clap::Args, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, clap::Args, Deserialize, Serialize)]
 #[serde(default, deny_unknown_fields, rename_all = "kebab-case")]
 pub(crate) struct GoalKeys {
     /// Whether netdevs without a rule are placed. Only in a file.
@@ -33,7 +33,7 @@ pub(crate) struct GoalKeys {
     cpus: Option<CpuSet>,
     /// Never place on these CPUs (list or mask) [default: none]
     #[arg(long, value_name = "CPUS", value_parser = some_cpus)]
-    #[serde(deserialize_with = "file_cpus_or_off")]
+    #[serde(deserialize_with = "file_cpus_or_off", serialize_with = "cpus_or_off_text")]
     exclude: Option<CpuSet>,
     /// Algorithm that places interrupts [default: auto]
     #[arg(short, long, value_name = "NAME", value_parser = named::algorithms())]
@@ -43,11 +43,11 @@ pub(crate) struct GoalKeys {
     irqs: Option<bool>,
     /// Set RPS: CPUs for every rx queue, or off [default: unchanged]
     #[arg(long, value_name = "CPUS|off", value_parser = cpus_or_off)]
-    #[serde(deserialize_with = "file_cpus_or_off")]
+    #[serde(deserialize_with = "file_cpus_or_off", serialize_with = "cpus_or_off_text")]
     rps: Option<CpuSet>,
     /// Set RFS: entries of the flow table, divided among the queues, or off [default: unchanged]
     #[arg(long, value_name = "ENTRIES|off", value_parser = entries_or_off)]
-    #[serde(deserialize_with = "goal_text::entries")]
+    #[serde(deserialize_with = "goal_text::entries", serialize_with = "entries_or_off_text")]
     rfs: Option<u32>,
     /// Set aRFS, where the device steers flows by the RFS table [default: unchanged]
     #[arg(long, value_name = "on|off", value_parser = on_or_off)]
@@ -66,7 +66,7 @@ pub(crate) struct GoalKeys {
     /// Set the RPS CPUs of netdevs that appear later (a container's veth), or off [default:
     /// unchanged]
     #[arg(long, value_name = "CPUS|off", value_parser = cpus_or_off)]
-    #[serde(deserialize_with = "file_cpus_or_off")]
+    #[serde(deserialize_with = "file_cpus_or_off", serialize_with = "cpus_or_off_text")]
     rps_default_mask: Option<CpuSet>,
     /// Plan changes even if another program (irqbalance) writes the same knobs
     #[arg(long, action = clap::ArgAction::SetTrue)]
@@ -93,6 +93,22 @@ impl GoalKeys {
             ..Self::default()
         };
         *self == limits
+    }
+
+    /// Whether interrupts are placed by what netsilo observes: who reads, and what the CPUs do.
+    pub(crate) fn follow_the_load(&self) -> bool {
+        let is_fixed = [AlgorithmName::Spread, AlgorithmName::DriverHint];
+        let chosen = self.algorithm.unwrap_or_default();
+        self.readers.is_some() || (self.irqs != Some(false) && !is_fixed.contains(&chosen))
+    }
+
+    /// The same keys without those that the command line sets to their defaults.
+    pub(crate) fn given(self) -> Self {
+        Self {
+            irqs: self.irqs.filter(|irqs| !irqs),
+            even_if_owned: self.even_if_owned.filter(|owned| *owned),
+            ..self
+        }
     }
 
     /// Applies these keys to a goal. Its other keys, overrides and weights stay.
@@ -140,6 +156,17 @@ fn file_cpus_or_off<'de, D: Deserializer<'de>>(from: D) -> Result<Option<CpuSet>
     file_text(from, cpus_or_off)
 }
 
+fn cpus_or_off_text<S: Serializer>(cpus: &Option<CpuSet>, to: S) -> Result<S::Ok, S::Error> {
+    match cpus {
+        Some(cpus) if cpus.is_empty() => to.serialize_str("off"),
+        _ => cpus.serialize(to),
+    }
+}
+
+fn entries_or_off_text<S: Serializer>(entries: &Option<u32>, to: S) -> Result<S::Ok, S::Error> {
+    if *entries == Some(0) { to.serialize_str("off") } else { entries.serialize(to) }
+}
+
 #[cfg(test)]
 mod tests {
     use clap::Parser as _;
@@ -174,5 +201,32 @@ mod tests {
         ] {
             assert!(!only_limit(more), "{more:?}");
         }
+    }
+
+    #[test]
+    fn what_a_command_line_gives_reads_back_from_a_file() {
+        for words in [
+            &[][..],
+            &["-n", "eth0,eth1", "--readers", "nginx", "-c", "0-3", "--exclude", "1", "-a", "spread"],
+            &["--no-irqs", "--rps", "off", "--rfs", "off", "--arfs", "on", "--xps", "near"],
+            &["--rps", "0-1", "--rfs", "32k", "--steer", "443/tcp=2-3", "--even-if-owned"],
+            &["--default-smp-affinity", "0-3", "--rps-default-mask", "off", "--xps", "off"],
+        ] {
+            let line = [&["netsilo"], words].concat();
+            let keys = Line::try_parse_from(line).unwrap().keys.given();
+            let text = toml::to_string(&keys).unwrap();
+            assert_eq!(toml::from_str::<GoalKeys>(&text).unwrap(), keys, "{text}");
+        }
+    }
+
+    #[test]
+    fn only_a_spread_and_what_moves_no_interrupt_needs_no_load() {
+        let follows = |words: &[&str]| {
+            let line = [&["netsilo"], words].concat();
+            Line::try_parse_from(line).unwrap().keys.follow_the_load()
+        };
+        assert!(follows(&[]) && follows(&["--rps", "0-1"]) && follows(&["-a", "same-cpu"]));
+        assert!(follows(&["--no-irqs", "--rps", "0-1", "--readers", "nginx"]));
+        assert!(!follows(&["--no-irqs", "--rps", "0-1"]) && !follows(&["-a", "spread"]));
     }
 }

@@ -121,6 +121,14 @@ pub const ENDINGS: &[Ending] = &[
     )
     .with_exits(&[Exit::RestoreIncomplete, Exit::NoPermission]),
     ending(
+        "keep",
+        [
+            ("netsilo keep --dry-run", "what would be stored and enabled"),
+            ("netsilo keep --off", "nothing is kept any more"),
+        ],
+    )
+    .with_exits(&[Exit::NoPermission]),
+    ending(
         "undo",
         [
             ("netsilo undo --list", "what netsilo wrote since boot"),

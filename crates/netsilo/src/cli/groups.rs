@@ -10,7 +10,7 @@ const GROUPS: [(&str, &[&str]); 6] = [
     ("Decide", &["plan", "predict", "calibrate", "export"]),
     ("Write and undo", &["apply", "pin", "confirm", "undo"]),
     ("Prove", &["ab", "tune"]),
-    ("Keep", &["run", "status"]),
+    ("Keep", &["keep", "run", "status"]),
     ("Share, look up", &["capture", "report", "help"]),
 ];
 

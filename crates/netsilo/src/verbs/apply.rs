@@ -1,22 +1,28 @@
 //! `netsilo apply`: shows the plan, asks, applies it as one transaction and reports the result.
 //! Also the hidden `netsilo guard`.
 
+mod receiving;
+
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-use anyhow::Result;
+use anyhow::{Context as _, Result};
 use netsilo_decide::plan::{Plan, Refusal};
 use netsilo_model::change::first_void;
 use netsilo_model::derive::analysis::Analysis;
 use netsilo_sys::transaction::apply::{Applied, ApplyEvent, TransactionOptions};
 use netsilo_sys::transaction::guard;
+use netsilo_sys::transaction::record::RestoredBy;
+use netsilo_sys::transaction::undo::{UndoScope, Undone, undo};
 use netsilo_sys::transaction::verify::{self, Arrival};
 
 use crate::args::apply_options::ApplyOptions;
 use crate::args::goal::GoalArgs;
+use crate::args::goal_keys::GoalKeys;
 use crate::args::look;
 use crate::args::plan::load;
 use crate::args::state_dir::StateDir;
+use crate::daemon::config;
 use crate::tell::consent::{self, confirmed_by_user};
 use crate::tell::exit::{Exit, ExitError};
 use crate::tell::out::{self, eprint_line};
@@ -26,7 +32,11 @@ use crate::verbs::ab::comparison_run;
 use crate::verbs::plan::predicted_loss;
 use crate::views;
 use crate::views::applied::ApplyResult;
-use crate::views::undone::restore_result;
+use crate::views::undone::{report, restore_result};
+use receiving::Receiving;
+
+/// Time that remains until the guard restores, when the netdevs had their time to receive.
+const AFTER_CHECK: Duration = Duration::from_secs(30);
 
 /// Arguments of `netsilo apply`.
 #[derive(Debug, clap::Args)]
@@ -34,6 +44,14 @@ pub(crate) struct Args {
     /// Apply exactly the plan in this file (-: standard input), as printed by `netsilo plan --json`
     #[arg(long, value_name = "FILE", conflicts_with_all = ["GoalArgs", "GoalKeys", "LiveArgs"])]
     plan: Option<PathBuf>,
+    /// Plan for the goal in this configuration of the daemon: a file, or a folder with netsilo.toml
+    /// and conf.d/*.toml
+    #[arg(
+        long,
+        value_name = "FILE|DIR",
+        conflicts_with_all = ["GoalArgs", "GoalKeys", "plan"]
+    )]
+    config: Option<PathBuf>,
     /// Also write a new plan that is forecast to hurt; with --plan, also write changes that netsilo
     /// itself would not plan: work on isolated or offline CPUs, interrupts that cannot be moved,
     /// settings that another program owns
@@ -45,6 +63,22 @@ pub(crate) struct Args {
     look: look::LiveArgs,
     #[command(flatten)]
     options: ApplyOptions,
+}
+
+impl Args {
+    /// The keys of the goal, or why they are not all that was written.
+    pub(crate) fn storable(self) -> Result<GoalKeys, String> {
+        let why = if let Some(path) = self.plan {
+            format!("it wrote the values of the plan in {}, not a goal", path.display())
+        } else if let Some(path) = self.config {
+            format!("its goal is in {}: let the daemon read it at boot", path.display())
+        } else if self.force {
+            "it was forced, and nobody can force it at boot".into()
+        } else {
+            return self.goal.storable();
+        };
+        Err(why)
+    }
 }
 
 /// Makes or reads a plan, shows it and applies it.
@@ -62,9 +96,19 @@ pub(crate) fn run(args: &Args) -> Result<Exit> {
             let interval = humantime::format_duration(look.interval());
             let what = format!("this machine, counting for {interval}");
             phases.end("read", &what).into_iter().for_each(eprint_line);
-            let goal = args.goal.resolved(false)?;
+            let given = args.goal.resolved(false)?;
+            let config = args.config.as_deref().map(config::load).transpose()?;
+            let goal = match &config {
+                Some(config) => config.goal(&observation.after().netdevs, &given.costs),
+                None => given,
+            };
             let analysis = Analysis::new(&observation, &goal.costs);
-            let plan = args.goal.plan(&analysis, &goal, false)?;
+            let plan = match &config {
+                Some(config) if !config.follows_outcomes(&goal) => {
+                    args.goal.plan_by_model(&analysis, &goal)
+                }
+                _ => args.goal.plan(&analysis, &goal, false)?,
+            };
             let what = plural(plan.changes.len(), "change");
             phases.end("plan", &what).into_iter().for_each(eprint_line);
             refuse_harm(&analysis, &plan, args)?;
@@ -148,12 +192,53 @@ pub(crate) fn apply(plan: &Plan, options: &ApplyOptions, force: bool) -> Result<
             return Ok(Exit::Refused);
         }
     }
+    let receiving = options.receiving_within.map(|within| {
+        let kernel = options.state.kernel()?;
+        let receiving = Receiving::now(&kernel).context("cannot count what is received")?;
+        anyhow::Ok((receiving, within))
+    });
+    let receiving = receiving.transpose()?;
+    let guarded = options.confirm_within.or(options.receiving_within.map(|it| it + AFTER_CHECK));
     // Progress never fails and never ends the program, because the changes may cut off the terminal
     // itself.
     let tell = &mut |line: String| eprint_line(line);
-    let applied = write(plan, &options.state, options.confirm_within, phases, tell)?;
+    let applied = write(plan, &options.state, guarded, phases, tell)?;
+    if let Some((receiving, within)) = &receiving
+        && let Some(transaction) = applied.transaction
+    {
+        keep_if_received(receiving, *within, transaction, &options.state)?;
+    }
     outcome(&applied, options)?;
     Ok(Exit::Done)
+}
+
+/// Confirms a transaction after which the netdevs that received packets before have received some
+/// again. Otherwise restores it.
+fn keep_if_received(
+    receiving: &Receiving,
+    within: Duration,
+    transaction: u64,
+    state: &StateDir,
+) -> Result<()> {
+    let (kernel, dir) = (state.kernel()?, state.absolute()?);
+    let silent = receiving.still(&kernel, within).context("cannot count what is received")?;
+    if silent.is_empty() {
+        guard::confirm(&kernel, &dir)?;
+        eprint_line(receiving.in_words());
+        return Ok(());
+    }
+    let only = UndoScope::Only(transaction);
+    let undone = undo(&kernel, &dir, only, false, RestoredBy::Apply, &mut |_, _| {})?;
+    let is_complete = undone.iter().all(Undone::is_complete);
+    eprint_line(report(&undone, true).trim_end());
+    let (silent, within) = (silent.join(", "), humantime::format_duration(within));
+    let (exit, now) = if is_complete {
+        (Exit::FailedAndRestored, "everything is restored")
+    } else {
+        (Exit::RestoreIncomplete, "some values could not be restored: run `netsilo undo`")
+    };
+    let why = format!("{silent} received nothing for {within} after the writes: {now}");
+    Err(ExitError(exit, why).into())
 }
 
 /// Refuses a plan that cannot be written as a whole, or that planning would refuse now. With

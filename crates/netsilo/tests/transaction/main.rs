@@ -12,6 +12,8 @@ mod ab;
 mod conforms;
 mod guard;
 mod host;
+mod keep;
 mod live;
 mod output;
+mod receiving;
 mod verbs;

@@ -378,15 +378,19 @@ pub fn state_of(kernel: &dyn Kernel, dir: &Path, id: u64) -> Result<Option<State
 
 /// The request of this process, now.
 fn request() -> Request {
-    let mut words = std::env::args().skip(1);
-    let mut verb = words.next().unwrap_or_default();
+    let words: Vec<String> = std::env::args_os()
+        .skip(1)
+        .map(|word| word.to_string_lossy().into_owned())
+        .collect();
+    let mut rest = words.iter();
+    let mut verb = rest.next().cloned().unwrap_or_default();
     while verb.starts_with('-') {
         // the only option before a verb that has a value
         let value = if verb == "--netns" { 1 } else { 0 };
-        verb = words.nth(value).unwrap_or_default();
+        verb = rest.nth(value).cloned().unwrap_or_default();
     }
     let since = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH);
-    Request { verb, at: since.unwrap_or_default().as_secs() }
+    Request { verb, at: since.unwrap_or_default().as_secs(), words }
 }
 
 fn boot_id(kernel: &dyn Kernel) -> Result<String, JournalError> {

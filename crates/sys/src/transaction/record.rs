@@ -215,6 +215,9 @@ pub struct Request {
     pub verb: String,
     /// When it began to write, in seconds since 1970.
     pub at: u64,
+    /// Its command line, without the program. Older journals lack it.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub words: Vec<String>,
 }
 
 /// Who restored a transaction.

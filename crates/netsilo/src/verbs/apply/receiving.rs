@@ -1,0 +1,76 @@
+//! Whether the netdevs that received packets before a transaction still do after it: the
+//! confirmation of `apply --receiving-within`, which nobody needs to watch.
+
+use std::collections::BTreeMap;
+use std::io;
+use std::time::Duration;
+
+use netsilo_sys::transaction::kernel::Kernel;
+
+/// How long packets are counted before the writes.
+const BEFORE: Duration = Duration::from_secs(2);
+
+/// Time between two looks at the counters after the writes.
+const STEP: Duration = Duration::from_millis(200);
+
+/// The packets that each netdev has received since it exists, by name.
+type Received = BTreeMap<String, u64>;
+
+/// The netdevs that receive packets.
+#[derive(Debug)]
+pub(super) struct Receiving {
+    /// Their names. What received nothing while netsilo counted is not among them.
+    netdevs: Vec<String>,
+}
+
+impl Receiving {
+    /// Counts for [`BEFORE`].
+    pub(super) fn now(kernel: &dyn Kernel) -> io::Result<Self> {
+        let before = received(kernel)?;
+        kernel.pause(BEFORE);
+        let after = received(kernel)?;
+        let grew = |name: &&String| before.get(*name).is_some_and(|it| *it < after[*name]);
+        Ok(Self { netdevs: after.keys().filter(grew).cloned().collect() })
+    }
+
+    /// Waits until each of them has received a packet again. Returns those that have not within
+    /// this time. A netdev that is gone is none of them: no setting removes one. A driver that
+    /// resets its netdev may count from 0 again.
+    pub(super) fn still(&self, kernel: &dyn Kernel, within: Duration) -> io::Result<Vec<String>> {
+        let (from, until) = (received(kernel)?, kernel.now() + within);
+        loop {
+            let now = received(kernel)?;
+            let silent = |name: &&String| match (from.get(*name), now.get(*name)) {
+                (Some(from), Some(now)) => now == from || *now == 0,
+                _ => false,
+            };
+            let silent: Vec<String> = self.netdevs.iter().filter(silent).cloned().collect();
+            if silent.is_empty() || kernel.now() >= until {
+                return Ok(silent);
+            }
+            kernel.pause(STEP);
+        }
+    }
+
+    /// What was seen, in words.
+    pub(super) fn in_words(&self) -> String {
+        match &*self.netdevs {
+            [] => "no netdev received a packet before the writes: nothing shows whether any still \
+                   can"
+            .into(),
+            netdevs => format!("{} still receive packets", netdevs.join(", ")),
+        }
+    }
+}
+
+/// Reads `/proc/net/dev`, without `lo`: two lines of titles, then `NAME: BYTES PACKETS ...`
+/// (`net/core/net-procfs.c:dev_seq_printf_stats`).
+fn received(kernel: &dyn Kernel) -> io::Result<Received> {
+    let text = kernel.read("/proc/net/dev")?;
+    let line = |line: &str| {
+        let (name, counters) = line.split_once(':')?;
+        let packets = counters.split_whitespace().nth(1)?.parse().ok()?;
+        Some((name.trim().to_owned(), packets))
+    };
+    Ok(text.lines().skip(2).filter_map(line).filter(|(name, _)| name != "lo").collect())
+}
