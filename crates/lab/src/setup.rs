@@ -98,7 +98,7 @@ pub(crate) fn make_disk(disk: &Path) -> Result<()> {
     // Without checksums, which need another module.
     let script = "cd \"$1\"; mkdir -p root/var/lib root/var/log root/var/tmp root/var/cache
         cp -a /etc root/etc
-        mke2fs -q -t ext4 -O ^metadata_csum,^64bit -d root disk 64M
+        mke2fs -q -t ext4 -O ^metadata_csum,^64bit -d root disk 512M
         mv disk \"$2\"";
     let words = ["-ec", script, "sh", &scratch.path().shown(), &disk.shown()];
     output(std::process::Command::new("sh").args(words)).context("cannot make the guest's disk")?;

@@ -69,7 +69,9 @@ impl GoalArgs {
             let path = path.display();
             return Err(format!("its weights are in {path}: costs in netsilo.toml holds weights"));
         }
-        Ok(GoalKeys { outcomes: self.no_outcomes.then_some(false), ..self.keys.given() })
+        let mut keys = self.keys.given();
+        keys.outcomes = self.no_outcomes.then_some(false);
+        Ok(keys)
     }
 
     /// Returns the default observation time for this goal.

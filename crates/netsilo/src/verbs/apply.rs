@@ -99,7 +99,7 @@ pub(crate) fn run(args: &Args) -> Result<Exit> {
             let given = args.goal.resolved(false)?;
             let config = args.config.as_deref().map(config::load).transpose()?;
             let goal = match &config {
-                Some(config) => config.goal(&observation.after().netdevs, &given.costs),
+                Some(config) => config.goal(&observation.after.netdevs, &given.costs),
                 None => given,
             };
             let analysis = Analysis::new(&observation, &goal.costs);
