@@ -108,7 +108,10 @@ if [ "$init" = systemd ]; then
 	printf '#!/bin/sh\nexec /sbin/modprobe -d /run/kernel "$@"\n' >/root/run/lab/modprobe
 	chmod +x /root/run/lab/modprobe
 	echo /run/lab/modprobe >/proc/sys/kernel/modprobe
-	exec switch_root /root /lib/systemd/systemd --unit=lab.target
+	# The root of the host may be a container's, and then systemd takes its own arguments for the
+	# kernel's command line.
+	# shellcheck disable=SC2086
+	exec switch_root /root /lib/systemd/systemd --unit=lab.target $cmdline
 fi
 # As the first process this shell also reaps orphans of the commands.
 chroot /root /run/lab/agent "$port"
