@@ -35,8 +35,8 @@ const APPLETS: [&str; 13] = [
     "sh",
     "switch_root",
 ];
-/// Modules to reach the lab, the host's root and a disk, and NIC drivers. From here they load in a fraction
-/// of the time that `modprobe` takes over 9p. Other modules load from the host's root.
+/// Modules to reach the lab, the host's root and a disk, and NIC drivers. From here they load in a
+/// fraction of the time that `modprobe` takes over 9p. Other modules load from the host's root.
 const MODULES: [&str; 10] = [
     "virtio_pci",
     "virtio_console",

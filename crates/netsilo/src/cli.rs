@@ -13,8 +13,8 @@ use netsilo_sys::files::root::Root;
 use crate::args::netns;
 use crate::tell::exit::Exit;
 use crate::verbs::{
-    ab, apply, calibrate, capture, check, confirm, doctor, explain, export, guard, keep, pin,
-    plan, predict, rss, show, status, undo,
+    ab, apply, calibrate, capture, check, confirm, doctor, explain, export, guard, keep, pin, plan,
+    predict, rss, show, status, undo,
 };
 use crate::{daemon, report, top, tune};
 

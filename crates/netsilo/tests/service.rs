@@ -1,5 +1,5 @@
-//! The systemd units, without a guest; `lab_service` runs the daemon in its unit, `lab_keep` what is
-//! kept in the other.
+//! The systemd units, without a guest; `lab_service` runs the daemon in its unit, `lab_keep` what
+//! is kept in the other.
 
 #![allow(
     clippy::unwrap_used,
@@ -20,8 +20,8 @@ const KEEP: (&str, &str) =
 /// Describes the drop-ins of the unit.
 const PAGE: &str = include_str!("../../../docs/daemon.md");
 
-/// Runs `systemd-analyze` on a unit, with the tested program in place of the installed one, and with
-/// this drop-in. Returns `None` on a machine without systemd.
+/// Runs `systemd-analyze` on a unit, with the tested program in place of the installed one, and
+/// with this drop-in. Returns `None` on a machine without systemd.
 fn analyze(
     (name, unit): (&str, &str),
     arguments: &[&str],
@@ -65,7 +65,7 @@ fn systemd_has_no_complaint_about_the_unit_and_its_drop_ins() {
 
 #[test]
 fn the_units_exposure_is_at_most_2_5() {
-    // In tenths. Without the daemon's last protection the value would be 2.6, so the limit is tight.
+    // In tenths. Without the last protection the value would be 2.6, so the limit is tight.
     for unit in [DAEMON, KEEP] {
         let Some((code, text)) =
             analyze(unit, &["security", "--offline=true", "--threshold=25"], "")

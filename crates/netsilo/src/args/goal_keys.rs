@@ -207,10 +207,10 @@ mod tests {
     fn what_a_command_line_gives_reads_back_from_a_file() {
         for words in [
             &[][..],
-            &["-n", "eth0,eth1", "--readers", "nginx", "-c", "0-3", "--exclude", "1", "-a", "spread"],
+            &["-n", "eth0,eth1", "--readers", "nginx", "-c", "0-3", "-a", "spread"],
             &["--no-irqs", "--rps", "off", "--rfs", "off", "--arfs", "on", "--xps", "near"],
             &["--rps", "0-1", "--rfs", "32k", "--steer", "443/tcp=2-3", "--even-if-owned"],
-            &["--default-smp-affinity", "0-3", "--rps-default-mask", "off", "--xps", "off"],
+            &["--default-smp-affinity", "0-3", "--rps-default-mask", "off", "--exclude", "1"],
         ] {
             let line = [&["netsilo"], words].concat();
             let keys = Line::try_parse_from(line).unwrap().keys.given();

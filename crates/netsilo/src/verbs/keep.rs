@@ -89,9 +89,10 @@ pub(crate) fn run(args: &Args) -> Result<Exit> {
         let (is, file, id) =
             (if args.dry_run { "would be" } else { "is" }, file.display(), transaction.id);
         out::text(&format!(
-            "the goal of transaction {id} {is} stored in {file}:\n\n{text}\n{unit} {is} enabled: {}\n\
-             `netsilo=off` on the kernel's command line skips it for one boot; `netsilo keep --off` \
-             ends it\n",
+            "the goal of transaction {id} {is} stored in {file}:\n\n{text}\n\
+             {unit} {is} enabled: {}\n\
+             `netsilo=off` on the kernel's command line skips it for one boot, `netsilo keep \
+             --off` ends it\n",
             way.what
         ));
     }

@@ -378,10 +378,8 @@ pub fn state_of(kernel: &dyn Kernel, dir: &Path, id: u64) -> Result<Option<State
 
 /// The request of this process, now.
 fn request() -> Request {
-    let words: Vec<String> = std::env::args_os()
-        .skip(1)
-        .map(|word| word.to_string_lossy().into_owned())
-        .collect();
+    let words: Vec<String> =
+        std::env::args_os().skip(1).map(|word| word.to_string_lossy().into_owned()).collect();
     let mut rest = words.iter();
     let mut verb = rest.next().cloned().unwrap_or_default();
     while verb.starts_with('-') {
