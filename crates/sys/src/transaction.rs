@@ -14,6 +14,7 @@ pub mod journal;
 pub mod kernel;
 pub mod knob;
 pub mod queues;
+pub mod receiving;
 pub mod record;
 mod scheduler;
 pub mod undo;

@@ -1,8 +1,6 @@
 //! `netsilo apply`: shows the plan, asks, applies it as one transaction and reports the result.
 //! Also the hidden `netsilo guard`.
 
-mod receiving;
-
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
@@ -12,6 +10,7 @@ use netsilo_model::change::first_void;
 use netsilo_model::derive::analysis::Analysis;
 use netsilo_sys::transaction::apply::{Applied, ApplyEvent, TransactionOptions};
 use netsilo_sys::transaction::guard;
+use netsilo_sys::transaction::receiving::Receiving;
 use netsilo_sys::transaction::record::RestoredBy;
 use netsilo_sys::transaction::undo::{UndoScope, Undone, undo};
 use netsilo_sys::transaction::verify::{self, Arrival};
@@ -33,7 +32,6 @@ use crate::verbs::plan::predicted_loss;
 use crate::views;
 use crate::views::applied::ApplyResult;
 use crate::views::undone::{report, restore_result};
-use receiving::Receiving;
 
 /// Time that remains until the guard restores, when the netdevs had their time to receive.
 const AFTER_CHECK: Duration = Duration::from_secs(30);
@@ -224,7 +222,12 @@ fn keep_if_received(
     let silent = receiving.still(&kernel, within).context("cannot count what is received")?;
     if silent.is_empty() {
         guard::confirm(&kernel, &dir)?;
-        eprint_line(receiving.in_words());
+        eprint_line(match &*receiving.netdevs {
+            [] => "no netdev received a packet before the writes: nothing shows whether any still \
+                   can"
+            .to_owned(),
+            netdevs => format!("{} still receive packets", netdevs.join(", ")),
+        });
         return Ok(());
     }
     let only = UndoScope::Only(transaction);

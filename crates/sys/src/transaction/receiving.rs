@@ -1,11 +1,11 @@
-//! Whether the netdevs that received packets before a transaction still do after it: the
-//! confirmation of `apply --receiving-within`, which nobody needs to watch.
+//! Whether the netdevs that received packets before a transaction still do after it: a confirmation
+//! that nobody needs to watch.
 
 use std::collections::BTreeMap;
 use std::io;
 use std::time::Duration;
 
-use netsilo_sys::transaction::kernel::Kernel;
+use crate::transaction::kernel::Kernel;
 
 /// How long packets are counted before the writes.
 const BEFORE: Duration = Duration::from_secs(2);
@@ -18,14 +18,14 @@ type Received = BTreeMap<String, u64>;
 
 /// The netdevs that receive packets.
 #[derive(Debug)]
-pub(super) struct Receiving {
+pub struct Receiving {
     /// Their names. What received nothing while netsilo counted is not among them.
-    netdevs: Vec<String>,
+    pub netdevs: Vec<String>,
 }
 
 impl Receiving {
-    /// Counts for [`BEFORE`].
-    pub(super) fn now(kernel: &dyn Kernel) -> io::Result<Self> {
+    /// Counts for two seconds.
+    pub fn now(kernel: &dyn Kernel) -> io::Result<Self> {
         let before = received(kernel)?;
         kernel.pause(BEFORE);
         let after = received(kernel)?;
@@ -36,7 +36,7 @@ impl Receiving {
     /// Waits until each of them has received a packet again. Returns those that have not within
     /// this time. A netdev that is gone is none of them: no setting removes one. A driver that
     /// resets its netdev may count from 0 again.
-    pub(super) fn still(&self, kernel: &dyn Kernel, within: Duration) -> io::Result<Vec<String>> {
+    pub fn still(&self, kernel: &dyn Kernel, within: Duration) -> io::Result<Vec<String>> {
         let (from, until) = (received(kernel)?, kernel.now() + within);
         loop {
             let now = received(kernel)?;
@@ -49,16 +49,6 @@ impl Receiving {
                 return Ok(silent);
             }
             kernel.pause(STEP);
-        }
-    }
-
-    /// What was seen, in words.
-    pub(super) fn in_words(&self) -> String {
-        match &*self.netdevs {
-            [] => "no netdev received a packet before the writes: nothing shows whether any still \
-                   can"
-            .into(),
-            netdevs => format!("{} still receive packets", netdevs.join(", ")),
         }
     }
 }
