@@ -11,6 +11,7 @@
 pub mod annotate;
 pub mod balance;
 pub mod candidates;
+pub mod disturbances;
 pub mod doctor;
 pub mod dropped;
 pub mod evidence;

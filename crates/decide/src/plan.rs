@@ -19,6 +19,7 @@ mod free_vectors;
 mod goal;
 pub mod goal_text;
 mod irq_changes;
+pub mod isolate;
 pub(crate) mod leave_alone;
 mod make;
 mod matching_outcome;

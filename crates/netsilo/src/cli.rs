@@ -13,8 +13,8 @@ use netsilo_sys::files::root::Root;
 use crate::args::netns;
 use crate::tell::exit::Exit;
 use crate::verbs::{
-    ab, apply, calibrate, capture, check, confirm, doctor, explain, export, guard, keep, pin, plan,
-    predict, rss, show, status, undo,
+    ab, apply, calibrate, capture, check, confirm, doctor, explain, export, guard, isolate, keep,
+    pin, plan, predict, rss, show, status, undo,
 };
 use crate::{daemon, report, top, tune};
 
@@ -51,6 +51,8 @@ enum Verb {
     Apply(apply::Args),
     /// Restrict a reader to some CPUs, as one undoable transaction
     Pin(pin::Args),
+    /// Move interrupts and packets off some CPUs; count what is left
+    Isolate(isolate::Args),
     /// Keep what apply --confirm-within wrote
     Confirm(confirm::Args),
     /// Let what was confirmed survive a reboot
@@ -120,6 +122,7 @@ pub(crate) fn run(args: Args) -> Result<Exit> {
         Verb::Predict(args) => predict::run(&args),
         Verb::Apply(args) => apply::run(&args),
         Verb::Pin(args) => pin::run(&args),
+        Verb::Isolate(args) => isolate::run(&args),
         Verb::Confirm(args) => confirm::run(&args),
         Verb::Keep(args) => keep::run(&args),
         Verb::Undo(args) => undo::run(&args),

@@ -8,6 +8,7 @@ use std::path::Path;
 
 use jsonschema::Validator;
 use netsilo_decide::judge::annotate::plan_with_verdicts;
+use netsilo_decide::judge::disturbances::{Disturbances, disturbances};
 use netsilo_decide::judge::doctor::Diagnosis;
 use netsilo_decide::judge::findings::Check;
 use netsilo_decide::judge::findings::check;
@@ -99,13 +100,14 @@ fn documents(generator: &mut SchemaGenerator) -> Vec<Document> {
         document::<Versioned<ApplyResult<'_>>>(
             generator,
             "apply",
-            "netsilo apply --json, netsilo pin --json",
+            "netsilo apply --json, netsilo isolate --json, netsilo pin --json",
         ),
         document::<Results>(generator, "bench-report", "netsilo-bench report --json"),
         document::<LoadResult>(generator, "bench-run", "netsilo-bench run --json"),
         document::<Measurement>(generator, "calibrate", "netsilo calibrate --json"),
         document::<Manifest>(generator, "capture", "netsilo capture --json"),
         document::<Versioned<Check>>(generator, "check", "netsilo check --json"),
+        document::<Versioned<Disturbances>>(generator, "check-cpus", "netsilo check --cpus --json"),
         document::<Versioned<Confirmed>>(generator, "confirm", "netsilo confirm --json"),
         document::<Diagnosis>(generator, "doctor", "netsilo doctor --json"),
         document::<Versioned<KeepResult>>(generator, "keep", "netsilo keep --json"),
@@ -118,7 +120,7 @@ fn documents(generator: &mut SchemaGenerator) -> Vec<Document> {
         document::<Versioned<PlanResult<'_>>>(
             generator,
             "plan",
-            "netsilo plan --json, netsilo pin --dry-run --json",
+            "netsilo plan --json, netsilo isolate --dry-run --json, netsilo pin --dry-run --json",
         ),
         document::<Versioned<Comparison>>(
             generator,
@@ -210,6 +212,8 @@ fn what_golden_cases_give_conforms() {
         validators.check("plan", Versioned::first(PlanResult::new(&plan, None)));
         validators.check("check", Versioned::first(check(&analysis)));
         validators.check("show", Report::of(&analysis));
+        let found = disturbances(&analysis, &observation.after.topology.online);
+        validators.check("check-cpus", Versioned::first(found));
         for cpu in observation.after.topology.online.iter() {
             if let Ok(why) = why(&analysis, &Subject::Cpu(cpu)) {
                 validators.check("explain", Versioned::first(why));

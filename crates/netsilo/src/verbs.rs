@@ -14,6 +14,7 @@ pub(crate) mod doctor;
 pub(crate) mod explain;
 pub(crate) mod export;
 pub mod guard;
+pub(crate) mod isolate;
 pub(crate) mod keep;
 pub(crate) mod pin;
 pub(crate) mod plan;

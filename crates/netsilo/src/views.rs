@@ -6,6 +6,7 @@ pub(crate) mod ab;
 pub(crate) mod applied;
 pub(crate) mod check;
 pub(crate) mod difference;
+pub(crate) mod disturbances;
 pub(crate) mod doctor;
 pub(crate) mod forecast;
 pub(crate) mod ledger;

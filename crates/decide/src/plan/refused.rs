@@ -47,7 +47,7 @@ impl Plan {
 }
 
 /// What planning would refuse of one change.
-fn refusals(
+pub(super) fn refusals(
     snapshot: &Snapshot,
     vectors: &mut FreeVectors,
     change: &Change,

@@ -27,6 +27,7 @@ use netsilo_model::synthetic::scene::{
 };
 
 mod examples;
+mod isolate;
 
 /// All queues together take less than this share of a CPU, and all other work less than the rest.
 ///

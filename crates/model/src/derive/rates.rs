@@ -320,7 +320,7 @@ fn protocols(before: &Snapshot, after: &Snapshot, elapsed: Duration) -> BTreeMap
 /// `struct kernel_stat`, `struct softnet_data`). Protocol counters are `unsigned long`, which has
 /// 32 bits on some machines. A decrease from below 2^32 is a wrap-around if the counter can have
 /// grown that far.
-pub(crate) fn growth(old: u64, new: u64, elapsed: Duration) -> Option<u64> {
+pub fn growth(old: u64, new: u64, elapsed: Duration) -> Option<u64> {
     const WRAP: u64 = 1 << 32;
     if new >= old {
         return Some(new - old);

@@ -56,7 +56,7 @@ const CANNOT_USE: &str = "cannot use the bundle or report";
 /// How this machine is observed.
 #[derive(Debug, Clone, clap::Args)]
 pub(crate) struct LiveArgs {
-    /// Time to observe (500ms, 2s, 1m) [default: 1s; check, explain: 5s]
+    /// Time to observe (500ms, 2s, 1m) [default: 1s; check, explain, isolate: 5s]
     #[arg(short, long, value_name = "TIME", value_parser = crate::args::parse::counting_time)]
     interval: Option<Duration>,
     /// Attach eBPF only for this long at the end of each interval. This costs less, but byte counts

@@ -113,6 +113,14 @@ pub const ENDINGS: &[Ending] = &[
     )
     .with_exits(WRITES),
     ending(
+        "isolate",
+        [
+            ("netsilo isolate --cpus 8-15 --dry-run", "what would be written, and what stays"),
+            ("netsilo isolate --cpus 8-15", "write it, and count what still arrives for 5s"),
+        ],
+    )
+    .with_exits(WRITES),
+    ending(
         "confirm",
         [
             ("netsilo confirm", "keep what apply wrote"),

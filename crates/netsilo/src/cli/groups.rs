@@ -8,7 +8,7 @@ use clap::Command;
 const GROUPS: [(&str, &[&str]); 6] = [
     ("See", &["show", "top", "check", "explain", "rss", "doctor"]),
     ("Decide", &["plan", "predict", "calibrate", "export"]),
-    ("Write and undo", &["apply", "pin", "confirm", "undo"]),
+    ("Write and undo", &["apply", "pin", "isolate", "confirm", "undo"]),
     ("Prove", &["ab", "tune"]),
     ("Keep", &["keep", "run", "status"]),
     ("Share, look up", &["capture", "report", "help"]),

@@ -16,12 +16,10 @@ use netsilo_sys::read::topology;
 use crate::args::apply_options::ApplyOptions;
 use crate::args::parse::some_cpus;
 use crate::tell::exit::Exit;
-use crate::tell::out::{self, eprint_line};
-use crate::tell::versioned::Versioned;
+use crate::tell::out::eprint_line;
 use crate::tell::words::plural;
 use crate::verbs::apply::apply;
-use crate::verbs::plan::PlanResult;
-use crate::views;
+use crate::verbs::plan::print;
 
 /// How often to search for threads that appeared meanwhile, and pin them.
 const ROUNDS: usize = 5;
@@ -87,15 +85,10 @@ pub(crate) fn run(args: &Args) -> Result<Exit> {
 }
 
 fn carry_out(plan: &Plan, args: &Args) -> Result<Exit> {
-    if !args.dry_run {
-        return apply(plan, &args.options, false);
+    if args.dry_run {
+        return print(plan, args.options.json);
     }
-    if args.options.json {
-        out::json(&Versioned::first(PlanResult::new(plan, None)))?;
-    } else {
-        out::styled(&views::plan::render(plan));
-    }
-    Ok(crate::verbs::plan::exit(plan, false))
+    apply(plan, &args.options, false)
 }
 
 /// Pins threads that were started before their parent was pinned, because they still have the old

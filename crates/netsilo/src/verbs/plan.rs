@@ -90,6 +90,16 @@ pub(crate) fn run(args: &Args) -> Result<Exit> {
     Ok(exit(&plan, args.detailed_exitcode))
 }
 
+/// Prints a plan that is not to be written.
+pub(crate) fn print(plan: &Plan, json: bool) -> Result<Exit> {
+    if json {
+        out::json(&Versioned::first(PlanResult::new(plan, None)))?;
+    } else {
+        out::styled(&views::plan::render(plan));
+    }
+    Ok(exit(plan, false))
+}
+
 /// A plan as JSON.
 #[derive(Debug, Serialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]

@@ -1,7 +1,11 @@
 //! Sets of CPUs on the command line.
 
 use crate::bundles::VIRTIO;
-use crate::{code, refusal, run, stdout};
+use crate::conforms::conforming;
+use crate::{code, refusal, run, stderr, stdout};
+
+/// An observation of a guest with igb.
+const IGB: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../fixtures/igb-6.12.tar.zst");
 
 #[test]
 fn a_set_is_read_in_both_notations_of_the_kernel() {
@@ -33,4 +37,16 @@ fn an_invalid_set_is_a_usage_error_that_names_the_column() {
             format!("2 error: invalid value '{text}' for '--cpus <CPUS>': {why} of \"{text}\"");
         assert_eq!(printed.lines().next(), Some(expected.as_str()));
     }
+}
+
+#[test]
+fn check_of_cpus_prints_who_interrupted_them() {
+    let args = ["check", "--cpus", "0-1", "--from", IGB];
+    let text = run(&args);
+    assert_eq!(code(&text), 0, "{}", stderr(&text));
+    insta::assert_snapshot!("check_cpus", stdout(&text));
+    let json = conforming("check-cpus", &run(&[&args[..], &["--json"]].concat()).stdout);
+    assert!(json["not_known"].as_array().is_some_and(|it| !it.is_empty()), "{json:#}");
+    let both = refusal(&[&args[..], &["--fail-on", "info"]].concat());
+    assert!(both.starts_with("2 error: the argument '--cpus <CPUS>' cannot be used"), "{both}");
 }
