@@ -148,7 +148,8 @@ install:
 			$$files/completions/fish/$$program.fish || exit 1; \
 	done
 	install -D -m 0644 -t $(DESTDIR)$(PREFIX)/share/man/man5 target/package/netsilo/man/man5/*.5
-	install -D -m 0644 -t $(DESTDIR)$(PREFIX)/lib/systemd/system dist/netsilo*.service
+	install -D -m 0644 -t $(DESTDIR)$(PREFIX)/lib/systemd/system \
+		dist/netsilo*.service dist/netsilo-keep.path
 	sed -i 's|/usr/local/bin|$(PREFIX)/bin|' \
 		$(DESTDIR)$(PREFIX)/lib/systemd/system/netsilo*.service
 	install -D -m 0644 -t $(DESTDIR)$(PREFIX)/lib/udev/rules.d dist/90-netsilo-keep.rules

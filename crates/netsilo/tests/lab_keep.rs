@@ -12,9 +12,10 @@ const NETSILO: &str = env!("CARGO_BIN_EXE_netsilo");
 /// Where the units run it: the guest's own disk.
 const PROGRAM: &str = "/var/lib/netsilo-program";
 
-const UNITS: [(&str, &str); 3] = [
+const UNITS: [(&str, &str); 4] = [
     ("systemd/system/netsilo.service", include_str!("../../../dist/netsilo.service")),
     ("systemd/system/netsilo-keep.service", include_str!("../../../dist/netsilo-keep.service")),
+    ("systemd/system/netsilo-keep.path", include_str!("../../../dist/netsilo-keep.path")),
     ("udev/rules.d/90-netsilo-keep.rules", include_str!("../../../dist/90-netsilo-keep.rules")),
 ];
 
@@ -121,7 +122,8 @@ fn what_is_kept_survives_a_reboot_a_reload_and_a_hotplug() {
     assert!(text.contains("netsilo.service is enabled"), "{text}");
     drop(lab);
     let lab = machine.boot(&[]);
-    until("the daemon runs", || unit(&lab, "is-active", "netsilo"), |it| it == "active").unwrap();
+    waits_for_rps(&lab, "the daemon writes the goal");
+    assert_eq!(unit(&lab, "is-active", "netsilo"), "active");
     let text = lab.sh(&format!("{PROGRAM} keep --off")).unwrap();
     assert!(text.contains("netsilo.service is disabled"), "{text}");
     assert_eq!(unit(&lab, "is-enabled", "netsilo"), "disabled");

@@ -11,9 +11,10 @@ use netsilo_model::machine::cpuset::{CpuId, CpuSet};
 use netsilo_model::machine::ids::Irq;
 use netsilo_model::machine::words::cpus;
 use netsilo_model::snapshot::host::{Gap, IrqState, Snapshot, Writable};
+use netsilo_model::snapshot::net_thread::NetThreadKind;
 use serde::{Deserialize, Serialize};
 
-use crate::plan::isolate::{managed_off, threads_off, tick_off};
+use crate::plan::isolate::{STILL_HERE, managed_off, threads_off, tick_off};
 
 /// Who interrupted some CPUs between two snapshots.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
@@ -60,7 +61,7 @@ pub enum DisturbanceKind {
     DeviceInterrupt,
     /// A row of the architecture: timer, IPIs, and others.
     CpuInterrupt,
-    /// Packets that RPS of another CPU put on the backlog. Each is a function call too.
+    /// IPIs of RPS: another CPU put packets on the backlog. Each is a function call too.
     Rps,
     /// A thread that receive work on another CPU woke.
     Wakeup,
@@ -225,6 +226,7 @@ impl Look<'_> {
             let rates = self.analysis.rates.irqs.get(irq);
             let all = rates.map(|it| it.per_s.iter().map(|(cpu, it)| (*cpu, self.times(*it))));
             let is_here = state.requested.as_ref().is_none_or(|it| it.intersects(self.asked));
+            let still_here = state.effective.as_ref().is_some_and(|it| it.intersects(self.asked));
             let remedy = match state.writable {
                 Writable::Managed => managed_off(self.asked),
                 _ if rates.is_some_and(|it| it.ignores_affinity) => {
@@ -236,6 +238,7 @@ impl Look<'_> {
                     "nothing: it is of each cpu, or cannot be directed".to_owned()
                 }
                 Writable::Yes if is_here => self.isolate(),
+                Writable::Yes if still_here => STILL_HERE.to_owned(),
                 Writable::Yes => "done: its affinity no longer names these cpus".to_owned(),
             };
             let name = format!("irq {irq} ({})", state.devices());
@@ -282,7 +285,21 @@ impl Look<'_> {
         };
         let counts: Option<Vec<_>> = self.cpus.iter().map(of_cpu).collect();
         let counts = Some(counts.ok_or("/proc/net/softnet_stat was not counted")?);
-        Ok(vec![Cause { name: "RPS of other cpus".into(), counts, remedy: self.isolate() }])
+        let after = self.analysis.after();
+        let mut queues = after.netdevs.iter().flat_map(|netdev| &netdev.rx_queues);
+        let named =
+            queues.any(|it| it.rps_cpus.as_ref().is_some_and(|it| it.intersects(self.asked)));
+        let follows = after.net.rps_sock_flow_entries.is_some_and(|entries| entries > 0);
+        let remedy = match (named, follows) {
+            (true, _) => self.isolate(),
+            (false, true) => {
+                "netsilo apply --rfs off: RFS follows readers to these cpus".to_owned()
+            }
+            (false, false) => {
+                "no rps_cpus of this network namespace names these cpus: look in the others".into()
+            }
+        };
+        Ok(vec![Cause { name: "RPS of other cpus".into(), counts, remedy }])
     }
 
     fn wakeups(&self) -> Result<Vec<Cause>, &'static str> {
@@ -346,14 +363,29 @@ impl Look<'_> {
             return Err("they were not read");
         }
         let cause = |thread: &NetThreadWork| {
-            let cpu = thread.cpu.filter(|cpu| self.cpus.contains(*cpu))?;
+            let is_bound = match &thread.cpus {
+                Some(cpus) => cpus.len() == 1,
+                None => {
+                    matches!(thread.kind, NetThreadKind::Ksoftirqd | NetThreadKind::BacklogNapi)
+                }
+            };
+            let never_here = thread.cpus.as_ref().is_some_and(|it| !it.intersects(self.cpus))
+                || (is_bound && thread.cpu.is_some_and(|cpu| !self.cpus.contains(cpu)));
+            if never_here {
+                return None;
+            }
             let time = |it: &Snapshot| it.net_threads.get(&thread.pid)?.time;
             let both = time(&observation.before).zip(time(&observation.after));
             let runs = both.and_then(|(old, new)| new.runs.checked_sub(old.runs));
-            let runs = runs.filter(|_| !thread.roams && thread.time.is_some());
+            // Of a thread that may run on several CPUs, only the last one is known.
+            let counts = match (runs.filter(|_| thread.time.is_some()), thread.cpu) {
+                (Some(0), _) => Some(Vec::new()),
+                (Some(runs), Some(cpu)) if is_bound => Some(vec![(cpu, runs)]),
+                _ => None,
+            };
             let remedy = if thread.movable { self.isolate() } else { thread.placed_by() };
             let name = format!("{} (pid {})", thread.comm, thread.pid);
-            Some(Cause { name, counts: runs.map(|runs| vec![(cpu, runs)]), remedy })
+            Some(Cause { name, counts, remedy })
         };
         Ok(self.analysis.net_threads.iter().filter_map(cause).collect())
     }

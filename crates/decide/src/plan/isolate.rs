@@ -18,7 +18,7 @@ use crate::plan::contents::{Advice, Plan, Refusal, RefusalCause};
 use crate::plan::free_vectors::FreeVectors;
 use crate::plan::goal::Goal;
 use crate::plan::irq_changes::{accept, observed_refusal};
-use crate::plan::owners::unless_owned;
+use crate::plan::owners::{ban, unless_owned};
 use crate::plan::refused::refusals;
 
 /// Plans that nothing that netsilo can move interrupts these CPUs.
@@ -38,8 +38,19 @@ pub fn isolate(analysis: &Analysis<'_>, isolated: &CpuSet, even_if_owned: bool) 
     let movable = movable.map(|(irq, _)| *irq).collect();
     let mut irqs = scope.emptied::<knobs::IrqAffinity>();
     let moved = std::mem::take(&mut irqs.changes);
+    let mut accepted = accept(after, &goal, moved, &movable);
+    // Where none is on these CPUs now, an irqbalance may still put one there.
+    if accepted.changes.is_empty() && accepted.refusals.is_empty() {
+        for owner in &after.knob_owners {
+            match ban(owner, &movable) {
+                Some(Ok(change)) => accepted.changes.push(change),
+                Some(Err(why)) => accepted.leave(&owner.name, &why.to_string()),
+                None => {}
+            }
+        }
+    }
     let plan = irqs
-        .and(accept(after, &goal, moved, &movable))
+        .and(accepted)
         .and(scope.emptied::<knobs::DefaultSmpAffinity>())
         .and(unless_owned(scope.emptied::<knobs::RpsCpus>()))
         .and(scope.emptied::<knobs::RpsDefaultMask>())
@@ -70,6 +81,10 @@ pub(crate) fn managed_off(isolated: &CpuSet) -> String {
          requests of its own cpus raise it"
     )
 }
+
+/// Of an interrupt that the kernel delivers elsewhere than its affinity says.
+pub(crate) const STILL_HERE: &str = "its affinity leaves these cpus, and the kernel still delivers \
+    it there: until its next interrupt, or because no other cpu has a free vector";
 
 /// The CPUs to empty, and those that take what leaves them.
 struct Scope<'a> {
@@ -189,6 +204,11 @@ impl<'a> Scope<'a> {
                     }
                     _ => "it is of each cpu, or its controller cannot direct it".to_owned(),
                 },
+                (Some(cpus), None)
+                    if !may_come(cpus) && state.effective.as_ref().is_some_and(may_come) =>
+                {
+                    STILL_HERE.to_owned()
+                }
                 _ => continue,
             };
             fixed.entry(why).or_default().push(*irq);

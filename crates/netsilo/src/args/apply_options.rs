@@ -14,8 +14,9 @@ pub(crate) struct ApplyOptions {
     /// [default: keep the changes]
     #[arg(long, value_name = "DURATION", value_parser = confirm_time)]
     pub(crate) confirm_within: Option<Duration>,
-    /// Afterwards wait until each netdev that received packets before has received one again, and
-    /// restore everything if one has not within this time (1s to 1day) [default: do not wait]
+    /// Afterwards wait until each netdev that received packets all the time before has received one
+    /// again, and restore everything if one has not within this time (1s to 1day) [default: do not
+    /// wait]
     #[arg(
         long,
         value_name = "DURATION",

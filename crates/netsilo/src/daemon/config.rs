@@ -188,6 +188,11 @@ impl Config {
         Ok(())
     }
 
+    /// Whether the daemon writes knobs of netdevs that no rule names.
+    pub(crate) fn writes(&self) -> bool {
+        self.manage && !self.hints_only
+    }
+
     /// Returns how eBPF is attached in each cycle.
     pub(crate) fn counting(&self) -> CountingMode {
         match self.window {

@@ -9,7 +9,7 @@ use netsilo_decide::plan::{Plan, Refusal};
 use netsilo_model::change::first_void;
 use netsilo_model::derive::analysis::Analysis;
 use netsilo_sys::transaction::apply::{Applied, ApplyEvent, TransactionOptions};
-use netsilo_sys::transaction::guard;
+use netsilo_sys::transaction::guard::{self, ConfirmResult};
 use netsilo_sys::transaction::receiving::Receiving;
 use netsilo_sys::transaction::record::RestoredBy;
 use netsilo_sys::transaction::undo::{UndoScope, Undone, undo};
@@ -64,12 +64,14 @@ pub(crate) struct Args {
 }
 
 impl Args {
-    /// The keys of the goal, or why they are not all that was written.
+    /// The keys of the goal, or why they are not all that was written, or not confirmed by anybody.
     pub(crate) fn storable(self) -> Result<GoalKeys, String> {
         let why = if let Some(path) = self.plan {
             format!("it wrote the values of the plan in {}, not a goal", path.display())
         } else if let Some(path) = self.config {
-            format!("its goal is in {}: let the daemon read it at boot", path.display())
+            format!("its goal is stored already, in {}", path.display())
+        } else if self.options.receiving_within.is_some() {
+            "nobody has confirmed it, it was kept because packets arrived".into()
         } else if self.force {
             "it was forced, and nobody can force it at boot".into()
         } else {
@@ -221,7 +223,13 @@ fn keep_if_received(
     let (kernel, dir) = (state.kernel()?, state.absolute()?);
     let silent = receiving.still(&kernel, within).context("cannot count what is received")?;
     if silent.is_empty() {
-        guard::confirm(&kernel, &dir)?;
+        match guard::confirm(&kernel, &dir)? {
+            ConfirmResult::Kept(id) | ConfirmResult::KeptBefore(id) if id == transaction => {}
+            _ => {
+                let why = format!("transaction {transaction} was undone while netsilo waited");
+                return Err(ExitError(Exit::FailedAndRestored, why).into());
+            }
+        }
         eprint_line(match &*receiving.netdevs {
             [] => "no netdev received a packet before the writes: nothing shows whether any still \
                    can"

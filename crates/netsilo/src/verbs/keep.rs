@@ -17,7 +17,7 @@ use serde::Serialize;
 
 use crate::args::goal_keys::GoalKeys;
 use crate::args::state_dir::StateDir;
-use crate::daemon::config::CONFIG_DIR;
+use crate::daemon::config::{self, CONFIG_DIR};
 use crate::tell::exit::{Exit, ExitError};
 use crate::tell::out;
 use crate::tell::versioned::Versioned;
@@ -59,6 +59,11 @@ pub(crate) struct KeepResult {
     units: Vec<&'static str>,
 }
 
+/// Whether a unit writes a stored goal again.
+pub(crate) fn is_kept() -> bool {
+    Path::new(CONFIG_DIR).join(BY_UNIT.file).exists()
+}
+
 /// Stores the goal of the newest confirmed transaction, or removes what was stored.
 pub(crate) fn run(args: &Args) -> Result<Exit> {
     if args.off {
@@ -73,12 +78,16 @@ pub(crate) fn run(args: &Args) -> Result<Exit> {
     let text = header(&transaction, !way.others_enabled_it(folder)?) + &goal;
     if !args.dry_run {
         require(unit, &transaction)?;
-        other.forget(folder)?;
+        let before = fs::read_to_string(&file).ok();
         store(&file, &text)?;
-        if let Err(error) = systemctl(&["enable", unit]) {
-            fs::remove_file(&file)?;
+        if let Err(error) = way.check(folder).and_then(|()| systemctl(&["enable", unit])) {
+            match before {
+                Some(before) => store(&file, &before)?,
+                None => fs::remove_file(&file)?,
+            }
             return Err(error);
         }
+        other.forget(folder)?;
     }
     if args.json {
         let transaction = Some(transaction.id);
@@ -132,6 +141,19 @@ impl Way {
         } else {
             (&BY_UNIT, &BY_DAEMON)
         }
+    }
+
+    /// Refuses what the daemon's configuration does not let it write.
+    fn check(&self, folder: &Path) -> Result<()> {
+        if *self == BY_DAEMON && !config::load(folder)?.writes() {
+            let folder = folder.display();
+            let why = format!(
+                "the daemon would not write it: hints-only or goal.manage = false in {folder}; \
+                 nothing was stored"
+            );
+            return Err(ExitError(Exit::Refused, why).into());
+        }
+        Ok(())
     }
 
     /// Whether keep enabled the unit when it wrote the file; `None` if there is no file.

@@ -14,6 +14,7 @@ use crate::args::state_dir::StateDir;
 use crate::tell::exit::Exit;
 use crate::tell::out::{self, eprint_line};
 use crate::tell::versioned::Versioned;
+use crate::verbs::keep;
 use crate::views::transactions::Transactions;
 use crate::views::undone::{UndoResult, report};
 
@@ -76,6 +77,12 @@ pub(crate) fn run(args: &Args) -> Result<Exit> {
         out::text("nothing to undo\n");
     } else {
         out::text(&report(&all, args.verbose));
+    }
+    if !all.is_empty() && args.state.root()?.is_live() && keep::is_kept() {
+        out::note(
+            "netsilo keep writes them again at boot and when a netdev appears; netsilo keep --off \
+             ends that",
+        );
     }
     if all.iter().all(Undone::is_complete) {
         return Ok(Exit::Done);

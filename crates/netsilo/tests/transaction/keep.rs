@@ -70,6 +70,8 @@ fn a_goal_is_stored_as_configuration_for_the_unit_that_can_keep_it() {
         (&["apply", "--fix", "nic-drops"][..], "netsilo export"),
         (&["apply", "--costs", "costs.json"], "costs in netsilo.toml"),
         (&["apply", "--rps", "0", "--force"], "it was forced"),
+        (&["apply", "--rps", "0", "--receiving-within", "9s"], "nobody has confirmed it"),
+        (&["apply", "--config", "keep.toml"], "its goal is stored already"),
         (&["tune", "--yes"], "tune wrote it"),
     ] {
         written_by(&host, words);

@@ -16,14 +16,15 @@ fn received(host: &Host, eth0: u64, eth1: u64) {
     std::fs::rename(host.root().join("new"), host.root().join("proc/net/dev")).unwrap();
 }
 
-/// Applies while eth0 receives packets, and eth1 until something is written if `loses`.
+/// Applies while eth0 receives packets, and eth1 until something is written if `loses`, else one
+/// packet.
 fn applied(host: &Host, more: &[&str], receives: bool, loses: bool) -> (Option<i32>, String) {
     host.put("proc/net/dev", "");
     received(host, 1, 1);
     let ended = AtomicBool::new(false);
     std::thread::scope(|scope| {
         scope.spawn(|| {
-            let (mut eth0, mut eth1) = (1, 1);
+            let (mut eth0, mut eth1) = (1, 2);
             while receives && !ended.load(Ordering::Relaxed) {
                 eth0 += 1;
                 eth1 += u64::from(loses && host.records("begin").is_empty());
@@ -37,7 +38,7 @@ fn applied(host: &Host, more: &[&str], receives: bool, loses: bool) -> (Option<i
     })
 }
 
-const WITHIN: [&str; 3] = ["--yes", "--receiving-within", "2s"];
+const WITHIN: [&str; 3] = ["--yes", "--receiving-within", "4s"];
 
 #[test]
 fn what_leaves_each_netdev_receiving_is_confirmed() {
@@ -57,7 +58,7 @@ fn what_silences_a_netdev_is_restored() {
     let host = Host::new();
     let (code, text) = applied(&host, &WITHIN, true, true);
     assert_eq!(code, Some(20), "{text}");
-    let why = "eth1 received nothing for 2s after the writes: everything is restored";
+    let why = "eth1 received nothing for 4s after the writes: everything is restored";
     assert!(text.contains(why), "{text}");
     assert_eq!(host.affinities(), ["01\n", "01\n"]);
     assert_eq!(host.records("undone").len(), 1);

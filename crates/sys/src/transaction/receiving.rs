@@ -7,37 +7,51 @@ use std::time::Duration;
 
 use crate::transaction::kernel::Kernel;
 
-/// How long packets are counted before the writes.
-const BEFORE: Duration = Duration::from_secs(2);
+/// Packets are counted in so many windows before the writes. What receives in each of them has
+/// steady traffic; a container that has just started is not expected to receive again.
+const WINDOWS: usize = 4;
 
-/// Time between two looks at the counters after the writes.
+/// Length of a window.
+const WINDOW: Duration = Duration::from_millis(500);
+
+/// Time after the writes in which counters prove nothing: some drivers fetch them from the device
+/// only each second.
+const LATE: Duration = Duration::from_secs(2);
+
+/// Time between two looks at the counters after that.
 const STEP: Duration = Duration::from_millis(200);
 
 /// The packets that each netdev has received since it exists, by name.
 type Received = BTreeMap<String, u64>;
 
-/// The netdevs that receive packets.
+/// The netdevs that receive packets all the time.
 #[derive(Debug)]
 pub struct Receiving {
-    /// Their names. What received nothing while netsilo counted is not among them.
+    /// Their names.
     pub netdevs: Vec<String>,
 }
 
 impl Receiving {
     /// Counts for two seconds.
     pub fn now(kernel: &dyn Kernel) -> io::Result<Self> {
-        let before = received(kernel)?;
-        kernel.pause(BEFORE);
-        let after = received(kernel)?;
-        let grew = |name: &&String| before.get(*name).is_some_and(|it| *it < after[*name]);
-        Ok(Self { netdevs: after.keys().filter(grew).cloned().collect() })
+        let mut before = received(kernel)?;
+        let mut netdevs: Vec<String> = before.keys().cloned().collect();
+        for _ in 0..WINDOWS {
+            kernel.pause(WINDOW);
+            let now = received(kernel)?;
+            netdevs.retain(|name| now.get(name) > before.get(name));
+            before = now;
+        }
+        Ok(Self { netdevs })
     }
 
     /// Waits until each of them has received a packet again. Returns those that have not within
     /// this time. A netdev that is gone is none of them: no setting removes one. A driver that
     /// resets its netdev may count from 0 again.
     pub fn still(&self, kernel: &dyn Kernel, within: Duration) -> io::Result<Vec<String>> {
-        let (from, until) = (received(kernel)?, kernel.now() + within);
+        let until = kernel.now() + within;
+        kernel.pause(LATE.min(within / 2));
+        let from = received(kernel)?;
         loop {
             let now = received(kernel)?;
             let silent = |name: &&String| match (from.get(*name), now.get(*name)) {

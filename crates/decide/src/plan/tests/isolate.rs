@@ -179,13 +179,22 @@ fn irqbalance_gets_all_interrupts_that_it_could_put_there() {
         isolated(&scene.observation(), &set("4-5"))
     };
     let told = plan(&owner);
-    let is_ban = |it: &&Change| matches!(&it.target, Target::IrqbalanceBan(_));
-    let Some(Target::IrqbalanceBan(ban)) = told.changes.iter().find(is_ban).map(|it| &it.target)
-    else {
-        panic!("{told:?}");
+    let bans = |plan: &Plan| -> Vec<BTreeSet<Irq>> {
+        let irqs = |it: &Change| match &it.target {
+            Target::IrqbalanceBan(ban) => Some(ban.irqs.clone()),
+            _ => None,
+        };
+        plan.changes.iter().filter_map(irqs).collect()
     };
-    assert_eq!(ban.irqs, [Irq(30), Irq(31), Irq(32)].into());
+    let all = vec![BTreeSet::from([Irq(30), Irq(31), Irq(32)])];
+    assert_eq!(bans(&told), all);
     assert!(told.advice.iter().any(|it| it.text.contains("IRQBALANCE_BANNED_CPULIST=4-5")));
+    // none of them is on CPU 0 now, and irqbalance may put each there
+    let scene = Scene { knob_owners: vec![owner.clone()], ..host() };
+    let elsewhere = isolated(&scene.observation(), &set("0"));
+    let moves = |it: &&Change| matches!(it.target, Target::IrqAffinity(_));
+    assert_eq!(elsewhere.changes.iter().filter(moves).count(), 0, "{elsewhere:?}");
+    assert_eq!(bans(&elsewhere), all);
     owner.bans = None;
     let silent = plan(&owner);
     assert_eq!(silent.refusals[0].cause, RefusalCause::OtherOwner);
