@@ -80,7 +80,7 @@ pub(crate) fn run(args: &Args) -> Result<Exit> {
         require(unit, &transaction)?;
         let before = fs::read_to_string(&file).ok();
         store(&file, &text)?;
-        if let Err(error) = way.check(folder).and_then(|()| systemctl(&["enable", unit])) {
+        if let Err(error) = way.check(folder).and_then(|()| way.enable()) {
             match before {
                 Some(before) => store(&file, &before)?,
                 None => fs::remove_file(&file)?,
@@ -114,6 +114,8 @@ struct Way {
     /// The file, in the folder of the configuration.
     file: &'static str,
     unit: &'static str,
+    /// The unit that starts it when a netdev appears, which it enables too.
+    watch: Option<&'static str>,
     /// What the unit does.
     what: &'static str,
 }
@@ -122,6 +124,7 @@ struct Way {
 const BY_UNIT: Way = Way {
     file: "keep.toml",
     unit: "netsilo-keep.service",
+    watch: Some("netsilo-keep.path"),
     what: "at boot, and when a netdev appears, it plans and writes this goal, and restores \
            everything if a netdev then receives nothing for a minute",
 };
@@ -130,6 +133,7 @@ const BY_UNIT: Way = Way {
 const BY_DAEMON: Way = Way {
     file: "conf.d/keep.toml",
     unit: DAEMON,
+    watch: None,
     what: "from the next boot on the daemon places by the load",
 };
 
@@ -156,6 +160,12 @@ impl Way {
         Ok(())
     }
 
+    /// Enables the unit, and lets it run when a netdev appears from now on.
+    fn enable(&self) -> Result<()> {
+        systemctl(&["enable", self.unit])?;
+        self.watch.map_or(Ok(()), |watch| systemctl(&["start", watch]))
+    }
+
     /// Whether keep enabled the unit when it wrote the file; `None` if there is no file.
     fn enabled_by_keep(&self, folder: &Path) -> Result<Option<bool>> {
         let file = folder.join(self.file);
@@ -179,6 +189,7 @@ impl Way {
         let Some(is_ours) = self.enabled_by_keep(folder)? else { return Ok(None) };
         if is_ours {
             systemctl(&["disable", self.unit])?;
+            self.watch.map_or(Ok(()), |watch| systemctl(&["stop", watch]))?;
         }
         let file = folder.join(self.file);
         fs::remove_file(&file).with_context(|| format!("cannot remove {}", file.display()))?;
