@@ -57,7 +57,7 @@ fn no_device_interrupt_that_can_move_arrives_on_an_isolated_cpu() {
     let again: Plan = lab.json(&format!("{isolate} --dry-run --json")).unwrap();
     assert_eq!(again.changes, [], "after {text}");
     // The kernel alone places the interrupts of a disk's queues.
-    let disk = lab.sh("grep -l req /sys/kernel/irq/*/actions | cut -d/ -f5").unwrap();
+    let disk = lab.sh("grep -l -- -req[.] /sys/kernel/irq/*/actions | cut -d/ -f5").unwrap();
     let left = again.unchanged.iter().filter(|it| it.reason.starts_with("the kernel places it"));
     let left: Vec<String> = left.flat_map(|it| irqs(&it.subject)).collect();
     let on_them = disk.lines().filter(|irq| left.iter().any(|it| it == irq)).count();

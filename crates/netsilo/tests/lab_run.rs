@@ -45,15 +45,6 @@ fn the_daemon_follows_repairs_yields_and_leaves_nothing_behind() {
 }
 
 #[test]
-fn the_daemon_follows_on_the_newest_kernel() {
-    if netsilo_lab::skip().unwrap() {
-        return;
-    }
-    let (guest, daemon, _work) = a_daemon_that_follows(Kernel::Newest);
-    leaves_only_what_it_wrote(&guest, daemon);
-}
-
-#[test]
 #[ignore = "too slow for make test: make test-long"]
 fn the_daemon_follows_and_repairs_on_newer_kernels() {
     if netsilo_lab::skip().unwrap() {

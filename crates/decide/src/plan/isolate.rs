@@ -191,6 +191,13 @@ impl<'a> Scope<'a> {
         part
     }
 
+    /// Whether an interrupt was counted on CPUs to empty.
+    fn arrives(&self, irq: Irq) -> bool {
+        let rates = self.analysis.rates.irqs.get(&irq);
+        let mut on = rates.into_iter().flat_map(|it| &it.per_s);
+        on.any(|(cpu, per_s)| *per_s > 0.0 && self.isolated.contains(*cpu))
+    }
+
     /// The interrupts that netsilo cannot move, and masks that were not read.
     fn fixed(&self) -> Plan {
         let mut fixed: BTreeMap<String, Vec<Irq>> = BTreeMap::new();
@@ -204,9 +211,7 @@ impl<'a> Scope<'a> {
                     }
                     _ => "it is of each cpu, or its controller cannot direct it".to_owned(),
                 },
-                (Some(cpus), None)
-                    if !may_come(cpus) && state.effective.as_ref().is_some_and(may_come) =>
-                {
+                (Some(cpus), None) if !may_come(cpus) && self.arrives(*irq) => {
                     STILL_HERE.to_owned()
                 }
                 _ => continue,
