@@ -142,16 +142,11 @@ fn nics(line: &mut Line, nics: &[Nic]) {
             _ => String::new(),
         };
         line.add("-netdev", tap + &queues);
-        let Value::Object(card) = card(index, *nic) else { continue };
-        let driver = card["driver"].as_str().unwrap_or_default().to_owned();
-        let text = |value: &Value| value.as_str().map_or_else(|| value.to_string(), str::to_owned);
-        let rest = card.iter().filter(|(name, _)| *name != "driver");
-        let rest: String = rest.map(|(name, value)| format!(",{name}={}", text(value))).collect();
-        line.add("-device", driver + &rest);
+        line.add("-device", card(index, *nic).to_string());
     }
 }
 
-/// The device of card `index`, as QMP's `device_add` takes it.
+/// The device of card `index`, as `-device` and QMP's `device_add` take it.
 pub(crate) fn card(index: usize, nic: Nic) -> Value {
     let driver = if nic.model.is_virtio() { "virtio-net-pci" } else { nic.model.driver() };
     let mut card = json!({
@@ -161,11 +156,11 @@ pub(crate) fn card(index: usize, nic: Nic) -> Value {
     if nic.model.is_virtio() {
         // Two vectors per queue pair (input, output), one for the control queue, one for
         // configuration.
-        card["mq"] = "on".into();
+        card["mq"] = true.into();
         card["vectors"] = (2 * nic.queues + 2).into();
     }
     if nic.model == NicModel::VirtioRss {
-        (card["rss"], card["hash"]) = ("on".into(), "on".into());
+        (card["rss"], card["hash"]) = (true.into(), true.into());
     }
     card
 }

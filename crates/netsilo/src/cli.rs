@@ -53,7 +53,7 @@ enum Verb {
     Pin(pin::Args),
     /// Move interrupts and packets off some CPUs; count what is left
     Isolate(isolate::Args),
-    /// Keep what apply --confirm-within wrote
+    /// Accept what apply --confirm-within wrote
     Confirm(confirm::Args),
     /// Let what was confirmed survive a reboot
     Keep(keep::Args),

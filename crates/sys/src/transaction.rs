@@ -13,6 +13,7 @@ pub mod guard;
 pub mod journal;
 pub mod kernel;
 pub mod knob;
+pub(crate) mod lock;
 pub mod queues;
 pub mod receiving;
 pub mod record;

@@ -239,7 +239,7 @@ impl Look<'_> {
                 }
                 Writable::Yes if is_here => self.isolate(),
                 Writable::Yes if still_here => STILL_HERE.to_owned(),
-                Writable::Yes => "done: its affinity no longer names these cpus".to_owned(),
+                Writable::Yes => "it is elsewhere by now: count again".to_owned(),
             };
             let name = format!("irq {irq} ({})", state.devices());
             Cause { name, counts: all.map(Iterator::collect), remedy }

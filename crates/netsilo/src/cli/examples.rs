@@ -123,7 +123,7 @@ pub const ENDINGS: &[Ending] = &[
     ending(
         "confirm",
         [
-            ("netsilo confirm", "keep what apply wrote"),
+            ("netsilo confirm", "accept what apply wrote"),
             ("netsilo confirm --json", "its number as JSON"),
         ],
     )

@@ -23,9 +23,6 @@ use crate::tell::out;
 use crate::tell::versioned::Versioned;
 use crate::verbs::apply;
 
-/// The daemon's unit.
-const DAEMON: &str = "netsilo.service";
-
 /// Arguments of `netsilo keep`.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
@@ -77,13 +74,14 @@ pub(crate) fn run(args: &Args) -> Result<Exit> {
     let (file, unit) = (folder.join(way.file), way.unit);
     let text = header(&transaction, !way.others_enabled_it(folder)?) + &goal;
     if !args.dry_run {
-        require(unit, &transaction)?;
+        require(unit)?;
         let before = fs::read_to_string(&file).ok();
         store(&file, &text)?;
         if let Err(error) = way.check(folder).and_then(|()| way.enable()) {
             match before {
                 Some(before) => store(&file, &before)?,
-                None => fs::remove_file(&file)?,
+                // also disables a unit of which only a part could be enabled
+                None => way.forget(folder).map(drop)?,
             }
             return Err(error);
         }
@@ -132,7 +130,7 @@ const BY_UNIT: Way = Way {
 /// For a goal that follows the load, which a boot does not show yet.
 const BY_DAEMON: Way = Way {
     file: "conf.d/keep.toml",
-    unit: DAEMON,
+    unit: "netsilo.service",
     watch: None,
     what: "from the next boot on the daemon places by the load",
 };
@@ -199,13 +197,9 @@ impl Way {
 
 /// The first lines of a stored goal, with whether keep enables the unit.
 fn header(transaction: &Transaction, enables: bool) -> String {
+    let words = transaction.request.as_ref().map(|it| it.words.join(" ")).unwrap_or_default();
     let enabled = if enables { ENABLED } else { "" };
-    format!("# Stored by netsilo keep, from: netsilo {}\n{enabled}", words_of(transaction))
-}
-
-/// The options of `netsilo` that wrote a transaction.
-fn words_of(transaction: &Transaction) -> String {
-    transaction.request.as_ref().map(|it| it.words.join(" ")).unwrap_or_default()
+    format!("# Stored by netsilo keep, from: netsilo {words}\n{enabled}")
 }
 
 /// Says that the unit was not enabled before.
@@ -276,13 +270,11 @@ fn goal_of(transaction: &Transaction, is_here: bool) -> Result<GoalKeys, String>
 }
 
 /// Refuses if systemd does not run or has no such unit.
-fn require(unit: &str, transaction: &Transaction) -> Result<()> {
-    let words = words_of(transaction);
+fn require(unit: &str) -> Result<()> {
     let why = if !Path::new("/run/systemd/system").is_dir() {
-        format!(
-            "systemd does not run here, so nothing would write it at boot: let your own init run \
-             `netsilo {words} --yes`"
-        )
+        "systemd does not run here, so nothing would write it at boot: let your own init run \
+         `netsilo apply` with the same goal, --yes and --receiving-within 60s"
+            .to_owned()
     } else if systemctl(&["cat", unit]).is_err() {
         format!("systemd has no {unit}: netsilo's packages and `make install` install it")
     } else {

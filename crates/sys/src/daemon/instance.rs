@@ -3,7 +3,8 @@
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 
-use crate::transaction::journal::{self, JournalError, Lock, lock};
+use crate::transaction::journal::{self, JournalError};
+use crate::transaction::lock::{self, Lock};
 
 /// Exclusive use of a state folder by one daemon.
 #[derive(Debug)]
@@ -38,10 +39,11 @@ impl Instance {
     pub fn take(dir: &Path) -> Result<Self, InstanceError> {
         journal::make_dir(dir)?;
         let path = dir.join("run.lock");
-        let taken = lock(&path)?.map_err(|pid| InstanceError::Running { pid, path })?;
+        let taken = lock::take(&path).map_err(JournalError::from)?;
+        let lock = taken.map_err(|pid| InstanceError::Running { pid, path })?;
         let open = std::fs::set_permissions(dir, std::fs::Permissions::from_mode(0o755));
         open.map_err(JournalError::io("open to readers", dir))?;
-        Ok(Self { _lock: taken })
+        Ok(Self { _lock: lock })
     }
 }
 

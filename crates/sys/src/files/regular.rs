@@ -28,6 +28,12 @@ pub fn open_with(options: &mut OpenOptions, flags: OFlags, path: &Path) -> io::R
     Ok(file)
 }
 
+/// Opens a file to which this user alone appends, or creates it. Follows no symbolic link.
+pub(crate) fn open_private(path: &Path) -> io::Result<File> {
+    let mut options = OpenOptions::new();
+    open_with(options.read(true).append(true).create(true).mode(0o600), OFlags::NOFOLLOW, path)
+}
+
 /// Reads a regular file of at most `most` bytes.
 pub fn read(path: &Path, most: u64) -> io::Result<Vec<u8>> {
     read_rest(open(path)?, most)

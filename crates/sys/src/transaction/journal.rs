@@ -4,15 +4,14 @@
 //! The meaning of its lines is in [`crate::transaction::record`]. If netsilo dies at any byte, the
 //! next netsilo can still read the journal.
 
-use std::fs::{File, OpenOptions};
+use std::fs::File;
 use std::io::{self, Read, Seek, Write};
-use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime};
 
 use netsilo_model::change::{Target, shell_word};
 use netsilo_model::machine::schema::{Stamp, UnknownSchema};
-use rustix::fs::{FlockOperation, OFlags};
 use rustix::io::Errno;
 
 use crate::files::regular;
@@ -22,6 +21,7 @@ use crate::transaction::attached::Attached;
 use crate::transaction::compact::{self, UNDONE_KEPT};
 use crate::transaction::kernel::Kernel;
 use crate::transaction::knob;
+use crate::transaction::lock::{self, Lock};
 use crate::transaction::record::{
     BadLine, Entry, History, Origin, Record, Request, RestoredBy, State, Transaction, VERSION,
 };
@@ -132,12 +132,6 @@ impl JournalError {
     }
 }
 
-/// How often a writer tries to take the lock before it reports who holds it.
-const LOCK_ATTEMPTS: u32 = 50;
-
-/// Time between two attempts.
-const BETWEEN_ATTEMPTS: Duration = Duration::from_millis(20);
-
 /// The journal of this boot, locked: no other netsilo process writes while this value lives.
 #[derive(Debug)]
 pub struct Journal {
@@ -149,24 +143,13 @@ pub struct Journal {
     _lock: Lock,
 }
 
-/// A held lock in a state folder.
-#[derive(Debug)]
-pub(crate) struct Lock(File);
-
-/// Unlocks explicitly, because a child that was just forked and has not called exec yet shares the
-/// open file.
-impl Drop for Lock {
-    fn drop(&mut self) {
-        let _ = rustix::fs::flock(&self.0, FlockOperation::Unlock);
-    }
-}
-
 impl Journal {
     /// Opens the journal for writing, or creates it. A journal of another boot is renamed, not
     /// replayed.
     pub fn open(kernel: &dyn Kernel, dir: &Path) -> Result<Self, JournalError> {
         make_dir(dir)?;
-        let lock = wait_for_lock(kernel, dir.join("lock"))?;
+        let path = dir.join("lock");
+        let lock = lock::wait(kernel, &path)?.map_err(|pid| JournalError::Busy { pid, path })?;
         let boot_id = boot_id(kernel)?;
         let path = dir.join("journal");
         let mut file = open_file(&path)?;
@@ -423,47 +406,7 @@ pub(crate) fn make_dir(dir: &Path) -> Result<(), JournalError> {
 }
 
 fn open_file(path: &Path) -> Result<File, JournalError> {
-    let mut options = OpenOptions::new();
-    options.read(true).append(true).create(true).mode(0o600);
-    regular::open_with(&mut options, OFlags::NOFOLLOW, path).map_err(JournalError::io("open", path))
-}
-
-/// Waits for the lock, up to a second: a guard that ends and the daemon hold it for moments, an
-/// `apply` until it has verified its writes.
-fn wait_for_lock(kernel: &dyn Kernel, path: PathBuf) -> Result<Lock, JournalError> {
-    let mut holder = None;
-    for attempt in 0..LOCK_ATTEMPTS {
-        match lock(&path)? {
-            Ok(lock) => return Ok(lock),
-            Err(pid) => holder = pid,
-        }
-        if attempt + 1 < LOCK_ATTEMPTS {
-            kernel.pause(BETWEEN_ATTEMPTS);
-        }
-    }
-    Err(JournalError::Busy { pid: holder, path })
-}
-
-/// Takes a lock without waiting and writes our pid into it. If another process holds the lock,
-/// returns that process's pid.
-pub(crate) fn lock(path: &Path) -> Result<Result<Lock, Option<u32>>, JournalError> {
-    let mut file = open_file(path)?;
-    match rustix::fs::flock(&file, FlockOperation::NonBlockingLockExclusive) {
-        Ok(()) => {}
-        Err(Errno::WOULDBLOCK) => {
-            let mut text = String::new();
-            return Ok(Err(file
-                .read_to_string(&mut text)
-                .ok()
-                .and_then(|_| text.trim().parse().ok())));
-        }
-        Err(e) => return Err(JournalError::io("lock", path)(e.into())),
-    }
-    let pid = format!("{}\n", std::process::id());
-    file.set_len(0)
-        .and_then(|()| file.write_all(pid.as_bytes()))
-        .map_err(JournalError::io("write", path))?;
-    Ok(Ok(Lock(file)))
+    regular::open_private(path).map_err(JournalError::io("open", path))
 }
 
 /// Longest boot id in the name of a journal: a kernel's has 36 characters.

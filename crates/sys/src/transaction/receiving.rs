@@ -7,8 +7,8 @@ use std::time::Duration;
 
 use crate::transaction::kernel::Kernel;
 
-/// Packets are counted in so many windows before the writes. What receives in each of them has
-/// steady traffic; a container that has just started is not expected to receive again.
+/// Windows before the writes in which packets are counted. What receives in each of them has steady
+/// traffic; a container that has just started need not receive again.
 const WINDOWS: usize = 4;
 
 /// Length of a window.
