@@ -83,55 +83,59 @@ pub(crate) fn irqs(
     rows: BTreeMap<Irq, IrqRow>,
     known: &BTreeMap<Irq, IrqState>,
 ) -> BTreeMap<Irq, IrqState> {
-    let debugfs = notes.root.unrecorded().list(DEBUGFS).is_ok();
+    let mut irqs = arriving(notes, rows);
+    settings(notes, &mut irqs, known);
+    irqs
+}
+
+/// Where each interrupt that has a row arrives, without its settings.
+pub(crate) fn arriving(notes: &Notes<'_>, rows: BTreeMap<Irq, IrqRow>) -> BTreeMap<Irq, IrqState> {
     let of = |(irq, row): (Irq, IrqRow)| {
-        let known = known.get(&irq).filter(|known| known.actions == row.actions);
-        (irq, state(notes, irq, row, debugfs, known))
+        // EINVAL without CONFIG_GENERIC_IRQ_EFFECTIVE_AFF_MASK
+        let effective = notes.get(&file(irq, "effective_affinity_list"), cpu_lists::list);
+        let IrqRow { actions, chip, counts } = row;
+        (irq, IrqState { actions, chip, counts, effective, ..IrqState::default() })
     };
     rows.into_iter().map(of).collect()
+}
+
+/// Reads the settings of interrupts of which [`arriving`] read the rest.
+pub(crate) fn settings(
+    notes: &Notes<'_>,
+    irqs: &mut BTreeMap<Irq, IrqState>,
+    known: &BTreeMap<Irq, IrqState>,
+) {
+    let debugfs = notes.root.unrecorded().list(DEBUGFS).is_ok();
+    for (irq, state) in irqs {
+        let file = |name: &str| file(*irq, name);
+        state.requested = notes.get(&file("smp_affinity_list"), cpu_lists::list);
+        (state.hint, state.node) = match known.get(irq) {
+            Some(known) if known.actions == state.actions => (known.hint.clone(), known.node),
+            _ => {
+                let hint = notes.get(&file("affinity_hint"), cpu_lists::mask);
+                let node = notes.get(&file("node"), scalar::number_or_none).flatten();
+                (hint.filter(|cpus| !cpus.is_empty()), node.map(NodeId))
+            }
+        };
+        let mode = notes.note(notes.root.mode(&file("smp_affinity_list")));
+        let flags = || notes.get(&format!("{DEBUGFS}/{irq}"), irq_debugfs::writable);
+        // empty until the interrupt's first start
+        let has_come = state.counts.values().any(|count| *count > 0);
+        let is_undirected = has_come && state.effective.as_ref().is_some_and(CpuSet::is_empty);
+        state.effective.take_if(|cpus| cpus.is_empty());
+        let flags = debugfs.then(flags).flatten();
+        state.writable = writable(mode, flags, &state.chip, is_undirected);
+    }
+}
+
+fn file(irq: Irq, name: &str) -> String {
+    format!("/proc/irq/{irq}/{name}")
 }
 
 /// The free interrupt vectors of each CPU; none where debugfs does not show them.
 pub(crate) fn free_vectors(notes: &Notes<'_>) -> BTreeMap<CpuId, usize> {
     let debugfs = notes.root.unrecorded().list(DEBUGFS).is_ok();
     debugfs.then(|| notes.get(VECTORS, irq_debugfs::free_vectors)).flatten().unwrap_or_default()
-}
-
-fn state(
-    notes: &Notes<'_>,
-    irq: Irq,
-    row: IrqRow,
-    debugfs: bool,
-    known: Option<&IrqState>,
-) -> IrqState {
-    let file = |name: &str| format!("/proc/irq/{irq}/{name}");
-    let requested = notes.get(&file("smp_affinity_list"), cpu_lists::list);
-    // EINVAL without CONFIG_GENERIC_IRQ_EFFECTIVE_AFF_MASK; empty until the interrupt's first start
-    let effective = notes.get(&file("effective_affinity_list"), cpu_lists::list);
-    let has_come = row.counts.values().any(|count| *count > 0);
-    let is_undirected = has_come && effective.as_ref().is_some_and(CpuSet::is_empty);
-    let effective = effective.filter(|cpus| !cpus.is_empty());
-    let hint =
-        || notes.get(&file("affinity_hint"), cpu_lists::mask).filter(|cpus| !cpus.is_empty());
-    let node = || Some(NodeId(notes.get(&file("node"), scalar::number_or_none).flatten()?));
-    let (hint, node) = match known {
-        Some(known) => (known.hint.clone(), known.node),
-        None => (hint(), node()),
-    };
-    let mode = notes.note(notes.root.mode(&file("smp_affinity_list")));
-    let flags =
-        debugfs.then(|| notes.get(&format!("{DEBUGFS}/{irq}"), irq_debugfs::writable)).flatten();
-    let writable = writable(mode, flags, &row.chip, is_undirected);
-    IrqState {
-        actions: row.actions,
-        chip: row.chip,
-        counts: row.counts,
-        requested,
-        effective,
-        hint,
-        node,
-        writable,
-    }
 }
 
 /// Whether the affinity can be written.

@@ -277,6 +277,14 @@ pub fn has_device(root: &Root, netdev: &str) -> bool {
     root.exists(&format!("{NET}/{netdev}/device"))
 }
 
+/// All interrupts of a netdev: those of its queues, and the others.
+pub(crate) fn irqs_of(netdev: &Netdev) -> impl Iterator<Item = Irq> + '_ {
+    let rx = netdev.rx_queues.iter().filter_map(|queue| Some(queue.irq.as_ref()?.to));
+    let tx = netdev.tx_queues.iter().filter_map(|queue| Some(queue.irq.as_ref()?.to));
+    let napis = netdev.napis.iter().filter_map(|napi| napi.irq);
+    rx.chain(tx).chain(napis).chain(netdev.irqs.iter().copied())
+}
+
 /// Whether netlink still reports the same NAPIs and lease holders for a netdev's rx queues.
 pub(crate) fn matches_netlink(genl: Option<&NetdevGenl>, netdev: &Netdev) -> bool {
     let fresh = |queue: &RxQueue| RxQueue { index: queue.index, ..RxQueue::default() };

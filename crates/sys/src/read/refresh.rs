@@ -32,7 +32,7 @@ use crate::files::error::ReadError;
 use crate::files::root::Root;
 use crate::read::cpu_owners::cpu_owners;
 use crate::read::gaps::Notes;
-use crate::read::netdev::{NET, matches_netlink, queues};
+use crate::read::netdev::{NET, irqs_of, matches_netlink, queues};
 use crate::read::partitions::partitions;
 use crate::read::process::processes;
 use crate::read::{irq, knob_owners, snapshot};
@@ -94,9 +94,8 @@ impl Refresher {
     pub fn first(&mut self, root: &Root) -> Result<Snapshot, ReadError> {
         self.opened = None;
         self.whole += 1;
-        let mut looked = snapshot::uncounted(root)?;
-        let rows = looked.irqs.len() + looked.arch_interrupts.len();
-        leave_out(&mut looked, &self.observed);
+        let (mut looked, rows) = snapshot::of_netdevs(root, &self.observed)?;
+        leave_out(&mut looked);
         let mut opened = Opened::of(root, &looked, rows)?;
         let mut snapshot = opened.next(root, &looked).map_err(Stale::into_error)?;
         self.opened = Some(opened);
@@ -152,14 +151,6 @@ impl Stale {
     }
 }
 
-/// All interrupts of a netdev: those of its queues, and the others.
-fn irqs_of(netdev: &Netdev) -> impl Iterator<Item = Irq> + '_ {
-    let rx = netdev.rx_queues.iter().filter_map(|queue| Some(queue.irq.as_ref()?.to));
-    let tx = netdev.tx_queues.iter().filter_map(|queue| Some(queue.irq.as_ref()?.to));
-    let napis = netdev.napis.iter().filter_map(|napi| napi.irq);
-    rx.chain(tx).chain(napis).chain(netdev.irqs.iter().copied())
-}
-
 fn has_hardware(netdev: &Netdev) -> bool {
     netdev.device_path.is_some() || irqs_of(netdev).next().is_some()
 }
@@ -175,16 +166,7 @@ fn statistics_of(netdev: &Netdev) -> &'static [&'static str] {
 }
 
 /// Removes values that are not refreshed, so that old counts are not mistaken for new ones.
-fn leave_out(snapshot: &mut Snapshot, observed: &BTreeSet<Irq>) {
-    let of_netdevs = snapshot.netdevs.iter().flat_map(irqs_of);
-    let wanted: BTreeSet<Irq> = of_netdevs.chain(observed.iter().copied()).collect();
-    let (kept, others) =
-        std::mem::take(&mut snapshot.irqs).into_iter().partition(|(irq, _)| wanted.contains(irq));
-    let others: BTreeMap<Irq, IrqState> = others;
-    snapshot.irqs = kept;
-    for cpu in others.values().filter_map(|state| state.effective.as_ref()?.single()) {
-        *snapshot.other_vectors.entry(cpu).or_default() += 1;
-    }
+fn leave_out(snapshot: &mut Snapshot) {
     snapshot.arch_interrupts.values_mut().for_each(BTreeMap::clear);
     for netdev in snapshot.netdevs.iter_mut() {
         netdev.statistics.clear();

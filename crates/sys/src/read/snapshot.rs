@@ -1,7 +1,7 @@
 //! Takes a [`Snapshot`] of a host through a [`Root`].
 
 use std::cell::OnceCell;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -11,7 +11,6 @@ use netsilo_model::machine::cpuset::{CpuId, CpuSet};
 use netsilo_model::machine::ids::Irq;
 use netsilo_model::machine::reading::Reading;
 use netsilo_model::machine::topology::Topology;
-use netsilo_model::parse::interrupts::Interrupts;
 use netsilo_model::parse::schedstat::link_inode;
 use netsilo_model::parse::softirqs::softirqs;
 use netsilo_model::parse::softnet_stat::softnet_stat;
@@ -35,7 +34,7 @@ use crate::files::writes;
 use crate::read::gaps::Notes;
 use crate::read::machine::virtual_machine;
 use crate::read::namespaces::{self, PROTOCOLS, Parse, Share};
-use crate::read::netdev::{Known, netdevs};
+use crate::read::netdev::{Known, irqs_of, netdevs};
 use crate::read::process::{Process, napi_threads, net_threads, processes};
 use crate::read::sock_owners::Holders;
 use crate::read::socket_readers::Sockets;
@@ -48,13 +47,13 @@ use crate::read::{audit, irq, knob_owners, topology};
 /// An error means that the CPU topology or its counters are inconsistent, or that the tree cannot
 /// be saved.
 pub fn snapshot(root: &Root) -> Result<Snapshot, ReadError> {
-    Ok(whole(root, None, Elsewhere::All)?.0)
+    Ok(whole(root, None, Elsewhere::All)?.snapshot)
 }
 
 /// The same as [`snapshot`], without the other network namespaces. A thousand of them take longer
 /// than all else.
 pub fn snapshot_here(root: &Root) -> Result<Snapshot, ReadError> {
-    Ok(whole(root, None, Elsewhere::Nothing)?.0)
+    Ok(whole(root, None, Elsewhere::Nothing)?.snapshot)
 }
 
 /// How much a snapshot reads of the other network namespaces.
@@ -72,17 +71,42 @@ impl<'a> Elsewhere<'a> {
     }
 }
 
-fn whole(
-    root: &Root,
-    kept: Option<&Kept>,
-    elsewhere: Elsewhere<'_>,
-) -> Result<(Snapshot, Vec<Process>, Holders), ReadError> {
-    look(root, true, kept, elsewhere, || irq::interrupts(root, None))
+fn whole(root: &Root, kept: Option<&Kept>, elsewhere: Elsewhere<'_>) -> Result<Look, ReadError> {
+    look(root, Depth::All, kept, elsewhere)
 }
 
 /// The same as [`snapshot`], without interrupt counts, drop counters and the audit.
 pub fn uncounted(root: &Root) -> Result<Snapshot, ReadError> {
-    Ok(look(root, false, None, Elsewhere::Nothing, || irq::uncounted(root))?.0)
+    Ok(look(root, Depth::Uncounted, None, Elsewhere::Nothing)?.snapshot)
+}
+
+/// The same as [`uncounted`], with the interrupts of netdevs and these only. Also returns the
+/// number of rows of `/proc/interrupts`.
+pub(crate) fn of_netdevs(
+    root: &Root,
+    others: &BTreeSet<Irq>,
+) -> Result<(Snapshot, usize), ReadError> {
+    let look = look(root, Depth::OfNetdevs(others), None, Elsewhere::Nothing)?;
+    Ok((look.snapshot, look.rows))
+}
+
+/// A snapshot, and what it was made from.
+struct Look {
+    snapshot: Snapshot,
+    processes: Vec<Process>,
+    holders: Holders,
+    /// The number of rows of `/proc/interrupts`.
+    rows: usize,
+}
+
+/// How much a snapshot has.
+#[derive(Clone, Copy)]
+enum Depth<'a> {
+    All,
+    /// No interrupt counts, drop counters and audit.
+    Uncounted,
+    /// Also, no interrupts but those of netdevs and these.
+    OfNetdevs(&'a BTreeSet<Irq>),
 }
 
 /// Takes snapshots at short intervals. Some data is read again only after [`SELDOM`], when a CPU
@@ -143,13 +167,14 @@ impl Series {
         };
         if let Some(kept) = kept {
             let elsewhere = Elsewhere::after(kept.namespaces.as_ref());
-            let (snapshot, processes, holders) = whole(root, Some(&kept), elsewhere)?;
+            let Look { snapshot, processes, holders, .. } = whole(root, Some(&kept), elsewhere)?;
             let netdevs = snapshot.netdevs.clone();
             let namespaces = snapshot.namespaces.clone();
             self.0 = Some(Kept { processes, netdevs, holders, namespaces, ..kept });
             return Ok(snapshot);
         }
-        let (snapshot, processes, holders) = whole(root, None, Elsewhere::after(last.as_ref()))?;
+        let Look { snapshot, processes, holders, .. } =
+            whole(root, None, Elsewhere::after(last.as_ref()))?;
         self.0 = Some(Kept {
             at: snapshot.at,
             writes,
@@ -172,23 +197,28 @@ impl Series {
 
 fn look(
     root: &Root,
-    whole: bool,
+    depth: Depth<'_>,
     kept: Option<&Kept>,
     elsewhere: Elsewhere<'_>,
-    interrupts: impl FnOnce() -> Result<Interrupts, ReadError>,
-) -> Result<(Snapshot, Vec<Process>, Holders), ReadError> {
+) -> Result<Look, ReadError> {
     let notes = Notes::new(root);
+    let whole = matches!(depth, Depth::All);
     let topology = match kept {
         Some(kept) => Arc::clone(&kept.topology),
         None => Arc::new(topology::noted(&notes)?),
     };
     // counters first and together: rates are computed from `at`
     let at = root.now()?;
-    let table = wanted(&notes, interrupts())?.unwrap_or_default();
+    let table = if whole { irq::interrupts(root, None) } else { irq::uncounted(root) };
+    let table = wanted(&notes, table)?.unwrap_or_default();
+    let rows = table.irqs.len() + table.arch.len();
     let cpus = cpu_counters(&notes, &topology.online)?;
     let protocols = if whole { protocols(&notes) } else { BTreeMap::new() };
     let none = BTreeMap::new();
-    let irqs = irq::irqs(&notes, table.irqs, kept.map_or(&none, |kept| &kept.irqs));
+    let mut irqs = match depth {
+        Depth::OfNetdevs(_) => irq::arriving(&notes, table.irqs),
+        _ => irq::irqs(&notes, table.irqs, kept.map_or(&none, |kept| &kept.irqs)),
+    };
     let processes = kept.map_or_else(|| processes(&notes), |kept| kept.processes.clone());
     let net_threads = net_threads(&notes, &processes, whole);
     let threads = napi_threads(&net_threads);
@@ -201,6 +231,17 @@ fn look(
         kept => kept.iter().filter_map(|netdev| Some((netdev.ifindex, netdev.xdp?))).collect(),
     };
     netdevs.iter_mut().for_each(|netdev| netdev.xdp = xdp.get(&netdev.ifindex).copied());
+    let mut other_vectors = BTreeMap::new();
+    if let Depth::OfNetdevs(others) = depth {
+        let wanted: BTreeSet<Irq> =
+            netdevs.iter().flat_map(irqs_of).chain(others.iter().copied()).collect();
+        for (_, other) in irqs.extract_if(.., |irq, _| !wanted.contains(irq)) {
+            if let Some(cpu) = other.effective.and_then(|cpus| cpus.single()) {
+                *other_vectors.entry(cpu).or_default() += 1;
+            }
+        }
+        irq::settings(&notes, &mut irqs, &none);
+    }
     let audit = match kept {
         Some(kept) => kept.audit.clone(),
         None => whole.then(|| audit::audit(&notes, &netdevs, genl.as_ref(), &topology.online)),
@@ -233,7 +274,7 @@ fn look(
         at,
         topology,
         irqs,
-        other_vectors: BTreeMap::new(),
+        other_vectors,
         free_vectors: irq::free_vectors(&notes),
         arch_interrupts: table.arch,
         arch_names: table.arch_names,
@@ -283,7 +324,7 @@ fn look(
         Reading::Value(sockets) => Some(sockets.holders),
         Reading::Absent(_) => None,
     });
-    Ok((snapshot, processes, holders.unwrap_or_default()))
+    Ok(Look { snapshot, processes, holders: holders.unwrap_or_default(), rows })
 }
 
 /// One part of what was read, or why it was not.
