@@ -118,12 +118,14 @@ static __always_inline void read_headers(const unsigned char *header, __be16 eth
 SEC("tp_btf/netif_receive_skb")
 int BPF_PROG(flow_arrives, struct sk_buff *skb)
 {
-	struct net_device *dev = skb->dev;
+	const struct net_device *dev;
 	struct arrived flow = {};
 	struct traffic *traffic, first = {};
 	u32 zero = 0, packets;
 	u64 *missed;
 
+	skb = FOR_LOADS(struct sk_buff, skb);
+	dev = skb->dev;
 	if (!dev->dev.parent)
 		return 0;
 	if (!BPF_CORE_READ_BITFIELD(skb, sw_hash))

@@ -54,16 +54,19 @@ static __always_inline u8 protocol_above(const struct packet *packet)
 SEC("tp_btf/skb_copy_datagram_iovec")
 int BPF_PROG(copied_read, const struct sk_buff *skb, int bytes)
 {
-	const struct sock *sk = skb->sk;
-	/* Of TCP NULL, of UDP maybe no address. */
-	const struct net_device *dev = skb->dev;
 	struct read read = { .poll_cpu = -1, .protocol_cpu = -1 };
+	const struct net_device *dev;
+	const struct sock *sk;
 	struct packet packet;
 	u32 weight, reads, packets;
-	u64 kind = dev ? kind_named(BPF_CORE_READ(dev, rtnl_link_ops, kind)) : 0;
+	u64 kind;
 
 	if (bytes < 0)
 		return 0;
+	skb = FOR_LOADS(struct sk_buff, skb);
+	sk = skb->sk;
+	dev = skb->dev; /* Of TCP NULL, of UDP maybe no address. */
+	kind = dev ? kind_named(BPF_CORE_READ(dev, rtnl_link_ops, kind)) : 0;
 	/* From one macvtap to another a packet keeps its sender's socket. */
 	if (is_macvtap(kind) && !(sk && sk->__sk_common.skc_family == AF_PACKET))
 		read.protocol = TAP;

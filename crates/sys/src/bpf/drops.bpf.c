@@ -186,7 +186,7 @@ static __always_inline int count_drop(const struct sk_buff *skb, u64 place, u32 
 SEC("tp_btf/kfree_skb")
 int drop_of_socket(u64 *args)
 {
-	return count_drop((void *)args[0], args[1], args[2], (void *)args[3], true);
+	return count_drop(FOR_LOADS(struct sk_buff, (void *)args[0]), args[1], args[2], (void *)args[3], true);
 }
 
 /* 5.17: a reason. */

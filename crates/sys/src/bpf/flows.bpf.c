@@ -105,6 +105,7 @@ int BPF_PROG(flow_enters, struct sk_buff *skb)
 	bool has_ports = false, is_known;
 	u64 packet;
 
+	skb = FOR_LOADS(struct sk_buff, skb);
 	if (!demand || !demand->noting)
 		return 0;
 	packet = number_of(skb, demand);

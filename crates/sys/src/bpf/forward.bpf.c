@@ -76,10 +76,12 @@ static __always_inline struct arrival *arrival_at(struct arrivals *here, u64 skb
 SEC("tp_btf/netif_receive_skb")
 int BPF_PROG(forward_enters, struct sk_buff *skb)
 {
-	struct net_device *dev = skb->dev;
+	const struct net_device *dev;
 	struct arrivals *here;
 	struct arrival arrival;
 
+	skb = FOR_LOADS(struct sk_buff, skb);
+	dev = skb->dev;
 	if (!is_physical(dev))
 		return 0;
 	here = arrivals_of_cpu();
@@ -158,13 +160,16 @@ static __always_inline void count_forwarded(const struct sk_buff *skb, const str
 SEC("tp_btf/net_dev_queue")
 int BPF_PROG(forward_leaves, struct sk_buff *skb)
 {
-	struct net_device *dev = skb->dev;
+	const struct net_device *dev;
 	struct arrivals *here;
 	struct arrival *from;
-	u32 iif = skb->skb_iif;
 	u64 address;
 	bool to_tun;
+	u32 iif;
 
+	skb = FOR_LOADS(struct sk_buff, skb);
+	dev = skb->dev;
+	iif = skb->skb_iif;
 	/* A local packet, unless a tunnel sent it. */
 	if (!iif && (skb->sk || (skb->protocol != bpf_htons(ETH_P_IP) && skb->protocol != bpf_htons(ETH_P_IPV6))))
 		return 0;

@@ -121,6 +121,7 @@ int BPF_PROG(packet_enters, struct sk_buff *skb)
 	struct content content = {};
 	u8 outer;
 
+	skb = FOR_LOADS(struct sk_buff, skb);
 	if (skb->skb_iif)
 		return 0;
 	outer = outer_protocol(kind_of(skb->dev) >> 32);
@@ -135,9 +136,11 @@ int BPF_PROG(packet_enters, struct sk_buff *skb)
 SEC("tp_btf/net_dev_queue")
 int BPF_PROG(packet_leaves, struct sk_buff *skb)
 {
-	unsigned char *header = skb->head + skb->network_header;
 	struct content content = {};
+	unsigned char *header;
 
+	skb = FOR_LOADS(struct sk_buff, skb);
+	header = skb->head + skb->network_header;
 	/* The tx queue has been chosen. */
 	if (skb->dev->dev.parent)
 		count_passage(skb, SENT, 0, pieces_of(skb), skb->len);

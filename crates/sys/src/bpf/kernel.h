@@ -75,6 +75,20 @@ enum { LOOPBACK_IFINDEX = 1 };
 void *bpf_cast_to_kern_ctx(void *context) __ksym __weak;
 void *bpf_rdonly_cast(const void *pointer, u32 type) __ksym __weak;
 
+/* Since 6.4. */
+struct bpf_iter_num {
+} KERNEL;
+
+/*
+ * The same pointer, for loads only. An argument of a program is trusted, and since 6.3 the verifier
+ * searches all types of the kernel by name, up to five times, for each pointer that is loaded from
+ * there: milliseconds each. The cast takes no instruction.
+ */
+#define FOR_LOADS(type, pointer) \
+	((type *)(bpf_core_type_exists(struct bpf_iter_num) ? \
+			  bpf_rdonly_cast(pointer, bpf_core_type_id_kernel(type)) : \
+			  (void *)(pointer)))
+
 /* Checks of a structure against user space's layout.rs. */
 #define AT_BYTE(type, field, byte) \
 	_Static_assert(__builtin_offsetof(type, field) == (byte), #type "." #field " is elsewhere in layout.rs")

@@ -40,8 +40,8 @@ static __always_inline void count_origin(struct cpu_time *time, const struct nap
 SEC("tp_btf/napi_poll")
 int BPF_PROG(napi_poll, struct napi_struct *napi, int work, int budget)
 {
-	struct net_device *dev = napi->dev; /* None: the backlog of RPS, veth and loopback. */
-	u32 id = napi->napi_id, ifindex = 0, netns = 0;
+	const struct net_device *dev;
+	u32 id, ifindex = 0, netns = 0;
 	struct cpu_time *time = this_cpu();
 	struct key key = {};
 	struct slot *slot;
@@ -50,6 +50,9 @@ int BPF_PROG(napi_poll, struct napi_struct *napi, int work, int budget)
 
 	if (!time)
 		return 0;
+	napi = FOR_LOADS(struct napi_struct, napi);
+	dev = napi->dev; /* None: the backlog of RPS, veth and loopback. */
+	id = napi->napi_id;
 	in_net_rx = in_softirq(time, NET_RX_SOFTIRQ);
 	weight = in_net_rx ? time->weight : weight_of(&time->other_polls);
 	if (!weight)

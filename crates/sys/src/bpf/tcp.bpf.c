@@ -118,10 +118,11 @@ static __always_inline void queue_of_socket(const struct sock *sk, struct seen *
  * Counts the bytes read since the last call, for the running thread. Those of a first call are not
  * known.
  */
-static __always_inline void count_taken(struct sock *sk, struct tcp_sock *tcp, struct seen *seen, u32 reads)
+static __always_inline void count_taken(const struct sock *owner, const struct tcp_sock *tcp, struct seen *seen, u32 reads)
 {
 	struct read read = { .protocol = TCP, .poll_cpu = -1 };
-	u64 taken = taken_from(sk, tcp), bytes = taken - seen->taken;
+	const struct sock *sk = FOR_LOADS(struct sock, owner);
+	u64 taken = taken_from(sk, FOR_LOADS(struct tcp_sock, tcp)), bytes = taken - seen->taken;
 	u32 window = window_now(), first = 0;
 
 	seen->taken = taken;

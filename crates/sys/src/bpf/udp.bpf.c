@@ -166,6 +166,8 @@ int BPF_PROG(udp_read, struct sock *sk, struct sk_buff *skb, int bytes)
 
 	if (!reads)
 		return 0;
+	sk = FOR_LOADS(struct sock, sk);
+	skb = FOR_LOADS(struct sk_buff, skb);
 	FILL_DATAGRAM(&datagram, sk, skb, DIRECTLY);
 	origin_of_datagram(&datagram, &read);
 	count_datagram(&datagram, &read, bytes, reads);
@@ -319,7 +321,7 @@ static __always_inline void guess_origin(struct datagram *datagram, const struct
 SEC("cgroup_skb/ingress")
 int udp_arrives(struct __sk_buff *context)
 {
-	const struct sk_buff *skb = bpf_cast_to_kern_ctx(context), *first;
+	const struct sk_buff *skb = FOR_LOADS(struct sk_buff, bpf_cast_to_kern_ctx(context)), *first;
 	const struct sock *sk = skb->sk;
 	void *owner = context->sk; /* The same, as the helper below takes it. */
 	struct queue *queue;
@@ -346,8 +348,9 @@ int udp_arrives(struct __sk_buff *context)
 
 /* Since 6.3. */
 SEC("tp_btf/sock_recv_length")
-int BPF_PROG(udp_read_length, struct sock *sk, int bytes, int flags)
+int BPF_PROG(udp_read_length, struct sock *owner, int bytes, int flags)
 {
+	const struct sock *sk = FOR_LOADS(struct sock, owner);
 	struct datagram datagram = {};
 	struct read origin = {};
 	const struct unread *unread;
@@ -358,7 +361,7 @@ int BPF_PROG(udp_read_length, struct sock *sk, int bytes, int flags)
 	if (bytes < 0 || flags & MSG_PEEK || !is_udp_socket(sk))
 		return 0;
 	reads = read_weight();
-	queue = queue_of(sk);
+	queue = queue_of(owner);
 	if (reads) {
 		FILL_SOCKET(&datagram, sk, DIRECTLY);
 		unread = queue ? record_of_taken(queue) : NULL;
