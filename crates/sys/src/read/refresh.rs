@@ -3,8 +3,9 @@
 //! | read | when |
 //! |---|---|
 //! | CPU times, NET_RX and NET_TX, `softnet_stat`; counts, names and affinity of netdevs'
-//! interrupts; `up`, carrier and the displayed statistics of netdevs with hardware, and the
-//! received packets of others with one rx queue; CPUs of NAPI kthreads | each time |
+//! interrupts (the effective one if it can have changed); `up`, carrier and the displayed
+//! statistics of netdevs with hardware, and the received packets of others with one rx queue; CPUs
+//! of NAPI kthreads | each time |
 //! | other programs, network settings, RPS and XPS, queue leases, isolated partitions, owners of
 //! CPUs | once a minute; programs also when an affinity has changed |
 //! | everything else | after [`Refresher::invalidate`], and when a CPU, netdev, interrupt, kthread,
@@ -388,8 +389,12 @@ impl Opened {
             },
             None => Ok(None),
         };
-        let (requested, effective) =
-            (cpus(requested)?, cpus(effective)?.filter(|cpus| !cpus.is_empty()));
+        let requested = cpus(requested)?;
+        let effective = if requested == state.requested && is_settled(state, &counts) {
+            state.effective.clone()
+        } else {
+            cpus(effective)?.filter(|cpus| !cpus.is_empty())
+        };
         // if an interrupt gained or lost its affinity, it is a different interrupt
         if requested.is_some() != state.requested.is_some() {
             return Err(Stale::Changed("/proc/irq"));
@@ -463,6 +468,18 @@ impl Opened {
         notes.finish()?;
         Ok(())
     }
+}
+
+/// Whether an interrupt has its requested affinity in effect, and has arrived nowhere else since. The
+/// kernel changes the effective affinity only for a new request, or where the interrupt then arrives.
+fn is_settled(last: &IrqState, counts: &BTreeMap<CpuId, u64>) -> bool {
+    let (Some(effective), Some(requested)) = (&last.effective, &last.requested) else {
+        return false;
+    };
+    effective.is_subset(requested)
+        && counts
+            .iter()
+            .all(|(cpu, count)| effective.contains(*cpu) || last.counts.get(cpu) == Some(count))
 }
 
 /// Refreshes a netdev. Without hardware, refreshes only the CPUs of its kthreads.
