@@ -39,9 +39,20 @@ fn the_daemon_follows_repairs_yields_and_leaves_nothing_behind() {
     for (irq, by) in sample {
         restores_every_byte(&guest, irq, by);
     }
+    drop(work);
+}
+
+/// Each part waits for rounds of the real irqbalance.
+#[test]
+#[ignore = "too slow for make test: make test-long"]
+fn irqbalance_gets_its_interrupts_back_after_kill_9_and_follows_hints() {
+    if netsilo_lab::skip().unwrap() {
+        return;
+    }
+    let guest = Guest::boot(Kernel::V6_1);
+    let _work = guest.workload(7100, "5");
     gives_interrupts_back_after_kill_9(&guest);
     irqbalance_follows_its_hints(&guest);
-    drop(work);
 }
 
 #[test]
