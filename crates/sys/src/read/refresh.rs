@@ -470,8 +470,9 @@ impl Opened {
     }
 }
 
-/// Whether an interrupt has its requested affinity in effect, and has arrived nowhere else since. The
-/// kernel changes the effective affinity only for a new request, or where the interrupt then arrives.
+/// Whether an interrupt has its requested affinity in effect, and has arrived nowhere else since.
+/// The kernel changes the effective affinity only for a new request, or where the interrupt then
+/// arrives.
 fn is_settled(last: &IrqState, counts: &BTreeMap<CpuId, u64>) -> bool {
     let (Some(effective), Some(requested)) = (&last.effective, &last.requested) else {
         return false;

@@ -233,13 +233,16 @@ fn look(
     netdevs.iter_mut().for_each(|netdev| netdev.xdp = xdp.get(&netdev.ifindex).copied());
     let mut other_vectors = BTreeMap::new();
     if let Depth::OfNetdevs(others) = depth {
-        let wanted: BTreeSet<Irq> =
-            netdevs.iter().flat_map(irqs_of).chain(others.iter().copied()).collect();
-        for (_, other) in irqs.extract_if(.., |irq, _| !wanted.contains(irq)) {
-            if let Some(cpu) = other.effective.and_then(|cpus| cpus.single()) {
+        let of_netdevs = netdevs.iter().flat_map(irqs_of);
+        let wanted: BTreeSet<Irq> = of_netdevs.chain(others.iter().copied()).collect();
+        irqs.retain(|irq, state| {
+            let is_kept = wanted.contains(irq);
+            let arrives = state.effective.as_ref().and_then(CpuSet::single);
+            if let Some(cpu) = arrives.filter(|_| !is_kept) {
                 *other_vectors.entry(cpu).or_default() += 1;
             }
-        }
+            is_kept
+        });
         irq::settings(&notes, &mut irqs, &none);
     }
     let audit = match kept {
