@@ -247,6 +247,31 @@ fn changes_that_a_refresh_cannot_apply_force_a_full_read() {
 }
 
 #[test]
+fn an_effective_affinity_is_read_again_if_it_can_have_changed() {
+    let host = Host::made_up();
+    let effective = |snapshot: &Snapshot| snapshot.irqs[&Irq(31)].effective.clone().unwrap();
+    let put = |cpus: &str| host.put("proc/irq/31/effective_affinity_list", &format!("{cpus}\n"));
+    let mut refresher = Refresher::default();
+    let mut last = refresher.first(&host.root).unwrap();
+    let mut next = |last: &mut Snapshot| {
+        *last = refresher.next(&host.root, last).unwrap();
+        effective(last).to_string()
+    };
+    assert_eq!(next(&mut last), "1");
+    put("9");
+    assert_eq!(next(&mut last), "1", "it has not come since");
+    host.edit("sys/kernel/irq/31/per_cpu_count", ",1015,", ",1016,");
+    assert_eq!(next(&mut last), "9", "it has come elsewhere");
+    put("8");
+    host.put("proc/uptime", "161.0 0\n");
+    assert_eq!(next(&mut last), "8", "a minute later");
+    host.put("proc/irq/31/smp_affinity_list", "3-4\n");
+    assert_eq!(next(&mut last), "8");
+    put("3");
+    assert_eq!(next(&mut last), "3", "the request is not in effect yet");
+}
+
+#[test]
 fn rarely_written_settings_are_refreshed_each_minute() {
     let host = Host::made_up();
     let mut refresher = Refresher::default();

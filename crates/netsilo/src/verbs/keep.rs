@@ -80,8 +80,8 @@ pub(crate) fn run(args: &Args) -> Result<Exit> {
         if let Err(error) = way.check(folder).and_then(|()| way.enable()) {
             match before {
                 Some(before) => store(&file, &before)?,
-                // also disables a unit of which only a part could be enabled
-                None => way.forget(folder).map(drop)?,
+                // also disables a unit of which a part was enabled; the first error counts
+                None => drop(way.forget(folder)),
             }
             return Err(error);
         }
@@ -181,16 +181,16 @@ impl Way {
         Ok(is_enabled && self.enabled_by_keep(folder)? != Some(true))
     }
 
-    /// Disables the unit, if keep enabled it, and removes the file. Returns whether it disabled the
-    /// unit; `None` if there is no file.
+    /// Removes the file, without which the unit does nothing, and disables the unit if keep enabled
+    /// it. Returns whether it disabled the unit; `None` if there is no file.
     fn forget(&self, folder: &Path) -> Result<Option<bool>> {
         let Some(is_ours) = self.enabled_by_keep(folder)? else { return Ok(None) };
+        let file = folder.join(self.file);
+        fs::remove_file(&file).with_context(|| format!("cannot remove {}", file.display()))?;
         if is_ours {
             systemctl(&["disable", self.unit])?;
             self.watch.map_or(Ok(()), |watch| systemctl(&["stop", watch]))?;
         }
-        let file = folder.join(self.file);
-        fs::remove_file(&file).with_context(|| format!("cannot remove {}", file.display()))?;
         Ok(Some(is_ours))
     }
 }

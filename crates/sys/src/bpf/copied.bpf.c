@@ -65,7 +65,8 @@ int BPF_PROG(copied_read, const struct sk_buff *skb, int bytes)
 		return 0;
 	skb = FOR_LOADS(struct sk_buff, skb);
 	sk = skb->sk;
-	dev = skb->dev; /* Of TCP NULL, of UDP maybe no address. */
+	/* Of TCP NULL, of UDP maybe no address. */
+	dev = skb->dev;
 	kind = dev ? kind_named(BPF_CORE_READ(dev, rtnl_link_ops, kind)) : 0;
 	/* From one macvtap to another a packet keeps its sender's socket. */
 	if (is_macvtap(kind) && !(sk && sk->__sk_common.skc_family == AF_PACKET))

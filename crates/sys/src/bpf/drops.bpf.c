@@ -78,7 +78,7 @@ static __always_inline struct owner owner_of(const struct sock *sk, bool loads)
 	u8 state;
 
 	if (loads) {
-		sk = bpf_rdonly_cast(sk, bpf_core_type_id_kernel(struct sock));
+		sk = FOR_LOADS(struct sock, sk);
 		owner.netns = sk->__sk_common.skc_net.net->ns.inum;
 		state = sk->__sk_common.skc_state;
 	} else {
@@ -131,15 +131,18 @@ static __always_inline bool arrives(const struct sk_buff *skb)
 /* `loads`: whether the verifier guards loads from addresses that may be user space's (6.10). */
 static __always_inline int count_drop(const struct sk_buff *skb, u64 place, u32 reason, const struct sock *sk, bool loads)
 {
-	u32 ethertype = bpf_ntohs(skb->protocol), iif = skb->skb_iif;
-	const struct net_device *dev = skb->dev;
-	u32 ifindex = !dev ? 0 : loads ? dev->ifindex : BPF_CORE_READ(dev, ifindex);
+	u32 ethertype, iif, ifindex, weight, netns = 0;
+	const struct net_device *dev;
 	struct key key = {};
 	struct slot *slot;
-	u32 netns = 0;
-	bool fresh, sent = !arrives(skb);
-	u32 weight;
+	bool fresh, sent;
 
+	skb = FOR_LOADS(struct sk_buff, skb);
+	ethertype = bpf_ntohs(skb->protocol);
+	iif = skb->skb_iif;
+	dev = skb->dev;
+	ifindex = !dev ? 0 : loads ? dev->ifindex : BPF_CORE_READ(dev, ifindex);
+	sent = !arrives(skb);
 	/* Messages of netlink and Unix sockets; a full NFQUEUE frees one with each packet. */
 	if (!ethertype && !dev && !iif)
 		return 0;
@@ -186,7 +189,7 @@ static __always_inline int count_drop(const struct sk_buff *skb, u64 place, u32 
 SEC("tp_btf/kfree_skb")
 int drop_of_socket(u64 *args)
 {
-	return count_drop(FOR_LOADS(struct sk_buff, (void *)args[0]), args[1], args[2], (void *)args[3], true);
+	return count_drop((void *)args[0], args[1], args[2], (void *)args[3], true);
 }
 
 /* 5.17: a reason. */

@@ -75,14 +75,15 @@ enum { LOOPBACK_IFINDEX = 1 };
 void *bpf_cast_to_kern_ctx(void *context) __ksym __weak;
 void *bpf_rdonly_cast(const void *pointer, u32 type) __ksym __weak;
 
-/* Since 6.4. */
+/* Stands for 6.4: kernels before it refuse to tell a program whether bpf_rdonly_cast exists. */
 struct bpf_iter_num {
 } KERNEL;
 
 /*
- * The same pointer, for loads only. An argument of a program is trusted, and since 6.3 the verifier
- * searches all types of the kernel by name, up to five times, for each pointer that is loaded from
- * there: milliseconds each. The cast takes no instruction.
+ * The same pointer, for loads only. An argument of a tracepoint's program is trusted, and since 6.3
+ * the verifier searches all types of the kernel by name, up to five times, for each pointer that is
+ * loaded from there: milliseconds each. The cast is one move; on x86, each load through it is
+ * guarded by some instructions.
  */
 #define FOR_LOADS(type, pointer) \
 	((type *)(bpf_core_type_exists(struct bpf_iter_num) ? \

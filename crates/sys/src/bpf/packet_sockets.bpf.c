@@ -144,7 +144,7 @@ int packet_sockets(struct bpf_iter__task_file *context)
 	found.inode = BPF_CORE_READ(file, f_inode, i_ino);
 	found.tgid = task->tgid;
 	found.netns = BPF_CORE_READ(sk, __sk_common.skc_net.net, ns.inum);
-	bpf_probe_read_kernel(found.comm, sizeof(found.comm), task->group_leader->comm);
+	BPF_CORE_READ_INTO(&found.comm, task, group_leader, comm);
 	if (dev)
 		bpf_probe_read_kernel(found.netdev, sizeof(found.netdev), dev->name);
 	bpf_seq_write(context->meta->seq, &found, sizeof(found));

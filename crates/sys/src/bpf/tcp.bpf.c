@@ -118,11 +118,10 @@ static __always_inline void queue_of_socket(const struct sock *sk, struct seen *
  * Counts the bytes read since the last call, for the running thread. Those of a first call are not
  * known.
  */
-static __always_inline void count_taken(const struct sock *owner, const struct tcp_sock *tcp, struct seen *seen, u32 reads)
+static __always_inline void count_taken(const struct sock *sk, const struct tcp_sock *tcp, struct seen *seen, u32 reads)
 {
 	struct read read = { .protocol = TCP, .poll_cpu = -1 };
-	const struct sock *sk = FOR_LOADS(struct sock, owner);
-	u64 taken = taken_from(sk, FOR_LOADS(struct tcp_sock, tcp)), bytes = taken - seen->taken;
+	u64 taken = taken_from(sk, tcp), bytes = taken - seen->taken;
 	u32 window = window_now(), first = 0;
 
 	seen->taken = taken;
@@ -134,6 +133,7 @@ static __always_inline void count_taken(const struct sock *owner, const struct t
 	} else if (!bytes) {
 		return;
 	}
+	sk = FOR_LOADS(struct sock, sk);
 	queue_of_socket(sk, seen, &read);
 	read.protocol_cpu = sk->__sk_common.skc_incoming_cpu;
 	read.netns = netns_of(sk);

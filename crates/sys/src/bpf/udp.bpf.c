@@ -166,8 +166,6 @@ int BPF_PROG(udp_read, struct sock *sk, struct sk_buff *skb, int bytes)
 
 	if (!reads)
 		return 0;
-	sk = FOR_LOADS(struct sock, sk);
-	skb = FOR_LOADS(struct sk_buff, skb);
 	FILL_DATAGRAM(&datagram, sk, skb, DIRECTLY);
 	origin_of_datagram(&datagram, &read);
 	count_datagram(&datagram, &read, bytes, reads);
@@ -348,9 +346,9 @@ int udp_arrives(struct __sk_buff *context)
 
 /* Since 6.3. */
 SEC("tp_btf/sock_recv_length")
-int BPF_PROG(udp_read_length, struct sock *owner, int bytes, int flags)
+int BPF_PROG(udp_read_length, struct sock *trusted, int bytes, int flags)
 {
-	const struct sock *sk = FOR_LOADS(struct sock, owner);
+	const struct sock *sk = FOR_LOADS(struct sock, trusted);
 	struct datagram datagram = {};
 	struct read origin = {};
 	const struct unread *unread;
@@ -361,7 +359,7 @@ int BPF_PROG(udp_read_length, struct sock *owner, int bytes, int flags)
 	if (bytes < 0 || flags & MSG_PEEK || !is_udp_socket(sk))
 		return 0;
 	reads = read_weight();
-	queue = queue_of(owner);
+	queue = queue_of(trusted);
 	if (reads) {
 		FILL_SOCKET(&datagram, sk, DIRECTLY);
 		unread = queue ? record_of_taken(queue) : NULL;

@@ -13,7 +13,7 @@ use netsilo_model::parse::ParseError;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
 use crate::files::error::ReadError;
-use crate::files::root::{Root, text};
+use crate::files::root::{Root, utf8_text};
 
 /// Larger than any file that holds one value (`seq_file` and sysfs start with a page).
 const PAGE: usize = 4096;
@@ -99,7 +99,7 @@ impl FdCache {
     ) -> Result<T, ReadError> {
         let Some(open) = &file.file else { return root.parse(&file.path, parse) };
         let length = self.fill(open, at_once).map_err(|e| ReadError::from_io(&file.path, e))?;
-        parse(&text(&self.buffer[..length]))
+        parse(&utf8_text(&self.buffer[..length]))
             .map_err(|source| ReadError::Parse { path: file.path.clone(), source })
     }
 

@@ -48,11 +48,6 @@ pub struct Root {
     recorder: Option<Arc<Recorder>>,
 }
 
-/// The text in a file. Much faster than `String::from_utf8_lossy` where all is UTF-8.
-pub(crate) fn text(bytes: &[u8]) -> Cow<'_, str> {
-    std::str::from_utf8(bytes).map_or_else(|_| String::from_utf8_lossy(bytes), Cow::Borrowed)
-}
-
 impl Root {
     /// The running kernel, in `/` or the folder of [`HOST_VARIABLE`].
     pub fn live() -> Self {
@@ -124,7 +119,7 @@ impl Root {
 
     /// Reads a whole file.
     pub fn read(&self, path: &str) -> Result<String, ReadError> {
-        self.bytes(path, |bytes| text(bytes).into_owned())
+        self.bytes(path, |bytes| utf8_text(bytes).into_owned())
     }
 
     /// Reads a whole file and parses it.
@@ -133,7 +128,7 @@ impl Root {
         path: &str,
         parse: impl FnOnce(&str) -> Result<T, ParseError>,
     ) -> Result<T, ReadError> {
-        self.bytes(path, |bytes| parse(&text(bytes)))?
+        self.bytes(path, |bytes| parse(&utf8_text(bytes)))?
             .map_err(|source| ReadError::Parse { path: path.to_owned(), source })
     }
 
@@ -349,6 +344,11 @@ impl Root {
         }
         ReadError::from_io(path, source)
     }
+}
+
+/// The text in a file. `String::from_utf8_lossy` alone takes longer where all is UTF-8.
+pub(crate) fn utf8_text(bytes: &[u8]) -> Cow<'_, str> {
+    std::str::from_utf8(bytes).map_or_else(|_| String::from_utf8_lossy(bytes), Cow::Borrowed)
 }
 
 /// Checks that a folder has the running kernel's files.

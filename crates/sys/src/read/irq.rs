@@ -83,49 +83,55 @@ pub(crate) fn irqs(
     rows: BTreeMap<Irq, IrqRow>,
     known: &BTreeMap<Irq, IrqState>,
 ) -> BTreeMap<Irq, IrqState> {
-    let mut irqs = arriving(notes, rows);
-    settings(notes, &mut irqs, known);
-    irqs
-}
-
-/// Where each interrupt that has a row arrives, without its settings.
-pub(crate) fn arriving(notes: &Notes<'_>, rows: BTreeMap<Irq, IrqRow>) -> BTreeMap<Irq, IrqState> {
+    let debugfs = has_debugfs(notes);
     let of = |(irq, row): (Irq, IrqRow)| {
-        // EINVAL without CONFIG_GENERIC_IRQ_EFFECTIVE_AFF_MASK
-        let effective = notes.get(&file(irq, "effective_affinity_list"), cpu_lists::list);
-        let IrqRow { actions, chip, counts } = row;
-        (irq, IrqState { actions, chip, counts, effective, ..IrqState::default() })
+        (irq, settings(notes, irq, arriving(notes, irq, row), debugfs, known.get(&irq)))
     };
     rows.into_iter().map(of).collect()
 }
 
-/// Reads the settings of interrupts of which [`arriving`] read the rest.
+/// Whether the kernel shows more of interrupts than everywhere.
+pub(crate) fn has_debugfs(notes: &Notes<'_>) -> bool {
+    notes.root.unrecorded().list(DEBUGFS).is_ok()
+}
+
+/// Where an interrupt arrives. Of its settings, only the effective affinity is read: maybe empty,
+/// as [`settings`] takes it.
+pub(crate) fn arriving(notes: &Notes<'_>, irq: Irq, row: IrqRow) -> IrqState {
+    // EINVAL without CONFIG_GENERIC_IRQ_EFFECTIVE_AFF_MASK
+    let effective = notes.get(&file(irq, "effective_affinity_list"), cpu_lists::list);
+    let IrqRow { actions, chip, counts } = row;
+    IrqState { actions, chip, counts, effective, ..IrqState::default() }
+}
+
+/// Adds the settings of an interrupt to what [`arriving`] read. Its hint and node are those of
+/// `known`, if that is the same interrupt.
 pub(crate) fn settings(
     notes: &Notes<'_>,
-    irqs: &mut BTreeMap<Irq, IrqState>,
-    known: &BTreeMap<Irq, IrqState>,
-) {
-    let debugfs = notes.root.unrecorded().list(DEBUGFS).is_ok();
-    for (irq, state) in irqs {
-        let file = |name: &str| file(*irq, name);
-        state.requested = notes.get(&file("smp_affinity_list"), cpu_lists::list);
-        (state.hint, state.node) = match known.get(irq) {
-            Some(known) if known.actions == state.actions => (known.hint.clone(), known.node),
-            _ => {
-                let hint = notes.get(&file("affinity_hint"), cpu_lists::mask);
-                let node = notes.get(&file("node"), scalar::number_or_none).flatten();
-                (hint.filter(|cpus| !cpus.is_empty()), node.map(NodeId))
-            }
-        };
-        let mode = notes.note(notes.root.mode(&file("smp_affinity_list")));
-        let flags = || notes.get(&format!("{DEBUGFS}/{irq}"), irq_debugfs::writable);
-        // empty until the interrupt's first start
-        let has_come = state.counts.values().any(|count| *count > 0);
-        let is_undirected = has_come && state.effective.as_ref().is_some_and(CpuSet::is_empty);
-        state.effective.take_if(|cpus| cpus.is_empty());
-        let flags = debugfs.then(flags).flatten();
-        state.writable = writable(mode, flags, &state.chip, is_undirected);
-    }
+    irq: Irq,
+    arriving: IrqState,
+    debugfs: bool,
+    known: Option<&IrqState>,
+) -> IrqState {
+    let file = |name: &str| file(irq, name);
+    let requested = notes.get(&file("smp_affinity_list"), cpu_lists::list);
+    let (hint, node) = match known {
+        Some(known) if known.actions == arriving.actions => (known.hint.clone(), known.node),
+        _ => {
+            let hint = notes.get(&file("affinity_hint"), cpu_lists::mask);
+            let node = notes.get(&file("node"), scalar::number_or_none).flatten();
+            (hint.filter(|cpus| !cpus.is_empty()), node.map(NodeId))
+        }
+    };
+    let mode = notes.note(notes.root.mode(&file("smp_affinity_list")));
+    let flags = || notes.get(&format!("{DEBUGFS}/{irq}"), irq_debugfs::writable);
+    let flags = debugfs.then(flags).flatten();
+    // the effective affinity is empty until the interrupt's first start
+    let has_come = arriving.counts.values().any(|count| *count > 0);
+    let is_undirected = has_come && arriving.effective.as_ref().is_some_and(CpuSet::is_empty);
+    let writable = writable(mode, flags, &arriving.chip, is_undirected);
+    let effective = arriving.effective.filter(|cpus| !cpus.is_empty());
+    IrqState { requested, effective, hint, node, writable, ..arriving }
 }
 
 fn file(irq: Irq, name: &str) -> String {
@@ -134,8 +140,10 @@ fn file(irq: Irq, name: &str) -> String {
 
 /// The free interrupt vectors of each CPU; none where debugfs does not show them.
 pub(crate) fn free_vectors(notes: &Notes<'_>) -> BTreeMap<CpuId, usize> {
-    let debugfs = notes.root.unrecorded().list(DEBUGFS).is_ok();
-    debugfs.then(|| notes.get(VECTORS, irq_debugfs::free_vectors)).flatten().unwrap_or_default()
+    has_debugfs(notes)
+        .then(|| notes.get(VECTORS, irq_debugfs::free_vectors))
+        .flatten()
+        .unwrap_or_default()
 }
 
 /// Whether the affinity can be written.

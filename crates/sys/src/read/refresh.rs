@@ -3,11 +3,11 @@
 //! | read | when |
 //! |---|---|
 //! | CPU times, NET_RX and NET_TX, `softnet_stat`; counts, names and affinity of netdevs'
-//! interrupts (the effective one if it can have changed); `up`, carrier and the displayed
-//! statistics of netdevs with hardware, and the received packets of others with one rx queue; CPUs
-//! of NAPI kthreads | each time |
+//! interrupts; `up`, carrier and the displayed statistics of netdevs with hardware, and the
+//! received packets of others with one rx queue; CPUs of NAPI kthreads | each time |
 //! | other programs, network settings, RPS and XPS, queue leases, isolated partitions, owners of
 //! CPUs | once a minute; programs also when an affinity has changed |
+//! | the effective affinity of an interrupt that has it in effect and arrives there | the same |
 //! | everything else | after [`Refresher::invalidate`], and when a CPU, netdev, interrupt, kthread,
 //! isolated CPU or owner of CPUs has changed |
 //!
@@ -304,9 +304,10 @@ impl Opened {
         let at = root.now()?;
         let counts = self.counts(root, last)?;
         let cpus = self.cpus(root, &last.topology.online)?;
+        let due = at.saturating_sub(self.slow) >= SLOW;
         let irqs = counts
             .into_iter()
-            .map(|(irq, counts)| self.irq(root, last, irq, counts))
+            .map(|(irq, counts)| self.irq(root, last, irq, counts, due))
             .collect::<Result<_, _>>()?;
         let mut snapshot = Snapshot {
             audit: None,
@@ -330,7 +331,7 @@ impl Opened {
         for (netdev, device) in snapshot.netdevs.iter_mut().zip(&self.netdevs) {
             refresh_netdev(&mut self.cache, root, netdev, device.as_ref(), &self.threads)?;
         }
-        self.read_slow_values(root, last, &mut snapshot)?;
+        self.read_slow_values(root, last, &mut snapshot, due)?;
         Ok(snapshot)
     }
 
@@ -376,6 +377,7 @@ impl Opened {
         last: &Snapshot,
         irq: Irq,
         counts: BTreeMap<CpuId, u64>,
+        due: bool,
     ) -> Result<(Irq, IrqState), Stale> {
         let (Some(state), Some([requested, effective])) =
             (last.irqs.get(&irq), self.affinity.get(&irq))
@@ -390,7 +392,8 @@ impl Opened {
             None => Ok(None),
         };
         let requested = cpus(requested)?;
-        let effective = if requested == state.requested && is_settled(state, &counts) {
+        let is_settled = !due && requested == state.requested && is_settled(state, &counts);
+        let effective = if is_settled {
             state.effective.clone()
         } else {
             cpus(effective)?.filter(|cpus| !cpus.is_empty())
@@ -436,8 +439,8 @@ impl Opened {
         root: &Root,
         last: &Snapshot,
         snapshot: &mut Snapshot,
+        due: bool,
     ) -> Result<(), Stale> {
-        let due = snapshot.at.saturating_sub(self.slow) >= SLOW;
         if !due && !moved(last, snapshot) {
             return Ok(());
         }
@@ -471,8 +474,8 @@ impl Opened {
 }
 
 /// Whether an interrupt has its requested affinity in effect, and has arrived nowhere else since.
-/// The kernel changes the effective affinity only for a new request, or where the interrupt then
-/// arrives.
+/// Without a new request the kernel changes the effective affinity only if a driver or a CPU starts
+/// again. Then the interrupt arrives elsewhere, or the slow read shows it.
 fn is_settled(last: &IrqState, counts: &BTreeMap<CpuId, u64>) -> bool {
     let (Some(effective), Some(requested)) = (&last.effective, &last.requested) else {
         return false;

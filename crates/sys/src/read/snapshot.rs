@@ -80,13 +80,13 @@ pub fn uncounted(root: &Root) -> Result<Snapshot, ReadError> {
     Ok(look(root, Depth::Uncounted, None, Elsewhere::Nothing)?.snapshot)
 }
 
-/// The same as [`uncounted`], with the interrupts of netdevs and these only. Also returns the
-/// number of rows of `/proc/interrupts`.
+/// The same as [`uncounted`], with only the interrupts that are a netdev's, by files or by
+/// observation (`observed`). Also returns the number of rows of `/proc/interrupts`.
 pub(crate) fn of_netdevs(
     root: &Root,
-    others: &BTreeSet<Irq>,
+    observed: &BTreeSet<Irq>,
 ) -> Result<(Snapshot, usize), ReadError> {
-    let look = look(root, Depth::OfNetdevs(others), None, Elsewhere::Nothing)?;
+    let look = look(root, Depth::OfNetdevs { observed }, None, Elsewhere::Nothing)?;
     Ok((look.snapshot, look.rows))
 }
 
@@ -105,8 +105,10 @@ enum Depth<'a> {
     All,
     /// No interrupt counts, drop counters and audit.
     Uncounted,
-    /// Also, no interrupts but those of netdevs and these.
-    OfNetdevs(&'a BTreeSet<Irq>),
+    /// The same, with only the interrupts of netdevs and the `observed` ones.
+    OfNetdevs {
+        observed: &'a BTreeSet<Irq>,
+    },
 }
 
 /// Takes snapshots at short intervals. Some data is read again only after [`SELDOM`], when a CPU
@@ -216,7 +218,10 @@ fn look(
     let protocols = if whole { protocols(&notes) } else { BTreeMap::new() };
     let none = BTreeMap::new();
     let mut irqs = match depth {
-        Depth::OfNetdevs(_) => irq::arriving(&notes, table.irqs),
+        Depth::OfNetdevs { .. } => {
+            let arriving = |(irq, row)| (irq, irq::arriving(&notes, irq, row));
+            table.irqs.into_iter().map(arriving).collect()
+        }
         _ => irq::irqs(&notes, table.irqs, kept.map_or(&none, |kept| &kept.irqs)),
     };
     let processes = kept.map_or_else(|| processes(&notes), |kept| kept.processes.clone());
@@ -232,18 +237,17 @@ fn look(
     };
     netdevs.iter_mut().for_each(|netdev| netdev.xdp = xdp.get(&netdev.ifindex).copied());
     let mut other_vectors = BTreeMap::new();
-    if let Depth::OfNetdevs(others) = depth {
-        let of_netdevs = netdevs.iter().flat_map(irqs_of);
-        let wanted: BTreeSet<Irq> = of_netdevs.chain(others.iter().copied()).collect();
-        irqs.retain(|irq, state| {
-            let is_kept = wanted.contains(irq);
-            let arrives = state.effective.as_ref().and_then(CpuSet::single);
-            if let Some(cpu) = arrives.filter(|_| !is_kept) {
+    if let Depth::OfNetdevs { observed } = depth {
+        let wanted: BTreeSet<Irq> =
+            netdevs.iter().flat_map(irqs_of).chain(observed.iter().copied()).collect();
+        let debugfs = irq::has_debugfs(&notes);
+        for (irq, arriving) in std::mem::take(&mut irqs) {
+            if wanted.contains(&irq) {
+                irqs.insert(irq, irq::settings(&notes, irq, arriving, debugfs, None));
+            } else if let Some(cpu) = arriving.effective.and_then(|cpus| cpus.single()) {
                 *other_vectors.entry(cpu).or_default() += 1;
             }
-            is_kept
-        });
-        irq::settings(&notes, &mut irqs, &none);
+        }
     }
     let audit = match kept {
         Some(kept) => kept.audit.clone(),
