@@ -158,6 +158,21 @@ fn cost(verb: Verb, seen: &Observation) -> [f64; 2] {
     [time, heap::used(|| verb(seen)).0 as f64 / 1e6]
 }
 
+/// The costs of two observations, the second of a larger host. Measured again if the time is
+/// `most` times as long: others on the hypervisor disturb some milliseconds, but not each attempt.
+fn costs(verb: Verb, [few, many]: [&Observation; 2], most: f64) -> [[f64; 2]; 2] {
+    const ATTEMPTS: usize = 5;
+    let both = || [few, many].map(|seen| cost(verb, seen));
+    let mut measured = both();
+    for _ in 1..ATTEMPTS {
+        if measured[1][0] < most * measured[0][0] {
+            break;
+        }
+        measured = both();
+    }
+    measured
+}
+
 /// The heap is that of all threads.
 static ALONE: Mutex<()> = Mutex::new(());
 
@@ -168,7 +183,7 @@ fn no_cost_grows_as_a_square() {
     for (what, n, host) in MANY {
         let [few, many] = [n, 4 * n].map(|n| host(n).observation());
         for (name, verb) in VERBS {
-            let (few, many) = (cost(verb, &few), cost(verb, &many));
+            let [few, many] = costs(verb, [&few, &many], MOST);
             for (unit, (few, many)) in ["s", "MB"].into_iter().zip(few.into_iter().zip(many)) {
                 let line = format!("{name} with {what}: {few:.4} {unit}, then {many:.4} {unit}");
                 all.push((many / few, line));
@@ -191,17 +206,18 @@ fn check_where_each_netdev_has_a_finding_costs_no_more_than_n_log_n() {
     let _alone = ALONE.lock();
     let sizes = [250, 500, 1000];
     let verb = VERBS.iter().find(|(name, _)| *name == "check").unwrap().1;
-    let costs = sizes.map(|n| {
+    let hosts = sizes.map(|n| {
         let seen = far(n).observation();
         let found = check(&analysis(&seen)).findings;
         let far = found.iter().filter(|it| it.id == FindingId::FarFromConsumers);
         assert_eq!(far.count(), n as usize);
-        cost(verb, &seen)
+        seen
     });
-    println!("seconds and MB with {sizes:?} netdevs: {costs:.3?}");
-    for step in costs.windows(2) {
-        let grows = |at: usize| step[1][at] / step[0][at];
-        assert!(grows(0) < MOST_OF_TWICE && grows(1) < MOST_OF_TWICE, "{sizes:?}: {costs:?}");
+    for pair in hosts.windows(2) {
+        let [few, many] = costs(verb, [&pair[0], &pair[1]], MOST_OF_TWICE);
+        println!("seconds and MB with {sizes:?} netdevs: {few:.3?}, then {many:.3?}");
+        let grows = |at: usize| many[at] / few[at];
+        assert!(grows(0) < MOST_OF_TWICE && grows(1) < MOST_OF_TWICE, "{few:?}, then {many:?}");
     }
 }
 
