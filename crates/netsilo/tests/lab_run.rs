@@ -25,7 +25,7 @@ fn the_daemon_follows_repairs_yields_and_leaves_nothing_behind() {
     if netsilo_lab::skip().unwrap() {
         return;
     }
-    let (guest, daemon, work) = a_daemon_that_follows(Kernel::V6_1);
+    let (guest, daemon, _work) = a_daemon_that_follows(Kernel::V6_1);
     // Before the resets, because they would explain a changed knob for a while.
     yields_to_other_programs(&guest, &daemon);
     takes_its_interrupts_from_irqbalance(&guest);
@@ -39,7 +39,6 @@ fn the_daemon_follows_repairs_yields_and_leaves_nothing_behind() {
     for (irq, by) in sample {
         restores_every_byte(&guest, irq, by);
     }
-    drop(work);
 }
 
 /// Each part waits for rounds of the real irqbalance.

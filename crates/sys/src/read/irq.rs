@@ -90,7 +90,7 @@ pub(crate) fn irqs(
     rows.into_iter().map(of).collect()
 }
 
-/// Whether the kernel shows more of interrupts than everywhere.
+/// Whether debugfs shows interrupts (`CONFIG_GENERIC_IRQ_DEBUGFS`).
 pub(crate) fn has_debugfs(notes: &Notes<'_>) -> bool {
     notes.root.unrecorded().list(DEBUGFS).is_ok()
 }

@@ -7,7 +7,7 @@
 //! received packets of others with one rx queue; CPUs of NAPI kthreads | each time |
 //! | other programs, network settings, RPS and XPS, queue leases, isolated partitions, owners of
 //! CPUs | once a minute; programs also when an affinity has changed |
-//! | the effective affinity of an interrupt that has it in effect and arrives there | the same |
+//! | the effective affinity of an interrupt that arrives as requested | once a minute |
 //! | everything else | after [`Refresher::invalidate`], and when a CPU, netdev, interrupt, kthread,
 //! isolated CPU or owner of CPUs has changed |
 //!
@@ -392,8 +392,7 @@ impl Opened {
             None => Ok(None),
         };
         let requested = cpus(requested)?;
-        let is_settled = !due && requested == state.requested && is_settled(state, &counts);
-        let effective = if is_settled {
+        let effective = if !due && is_settled(state, requested.as_ref(), &counts) {
             state.effective.clone()
         } else {
             cpus(effective)?.filter(|cpus| !cpus.is_empty())
@@ -476,14 +475,12 @@ impl Opened {
 /// Whether an interrupt has its requested affinity in effect, and has arrived nowhere else since.
 /// Without a new request the kernel changes the effective affinity only if a driver or a CPU starts
 /// again. Then the interrupt arrives elsewhere, or the slow read shows it.
-fn is_settled(last: &IrqState, counts: &BTreeMap<CpuId, u64>) -> bool {
-    let (Some(effective), Some(requested)) = (&last.effective, &last.requested) else {
-        return false;
-    };
-    effective.is_subset(requested)
-        && counts
-            .iter()
-            .all(|(cpu, count)| effective.contains(*cpu) || last.counts.get(cpu) == Some(count))
+fn is_settled(last: &IrqState, requested: Option<&CpuSet>, counts: &BTreeMap<CpuId, u64>) -> bool {
+    let (Some(effective), Some(requested)) = (&last.effective, requested) else { return false };
+    let is_old = |(cpu, count): (&CpuId, &u64)| last.counts.get(cpu) == Some(count);
+    last.requested.as_ref() == Some(requested)
+        && effective.is_subset(requested)
+        && counts.iter().all(|it| effective.contains(*it.0) || is_old(it))
 }
 
 /// Refreshes a netdev. Without hardware, refreshes only the CPUs of its kthreads.

@@ -13,7 +13,7 @@ use crate::files::trust::PathError;
 use crate::transaction::kernel::Kernel;
 
 /// How often a writer tries to take the lock before it reports who holds it.
-const LOCK_ATTEMPTS: u32 = 50;
+const ATTEMPTS: u32 = 50;
 
 /// Time between two attempts.
 const BETWEEN_ATTEMPTS: Duration = Duration::from_millis(20);
@@ -37,7 +37,7 @@ pub(crate) type Taken = Result<Lock, Option<u32>>;
 /// moments, an `apply` until it has verified its writes.
 pub(super) fn wait(kernel: &dyn Kernel, path: &Path) -> Result<Taken, PathError> {
     let mut taken = take(path)?;
-    for _ in 1..LOCK_ATTEMPTS {
+    for _ in 1..ATTEMPTS {
         if taken.is_ok() {
             break;
         }
