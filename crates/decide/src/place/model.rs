@@ -41,8 +41,9 @@ impl<'a> Model<'a> {
         for vector in vectors {
             model.add(vector);
         }
-        if model.problem.beyond.iter().all(|more| *more == 0.0) {
-            model.problem.beyond.clear();
+        // All rows or none. Only kthreads have one that differs.
+        if !model.problem.beyond.is_empty() {
+            model.problem.beyond.resize(vectors.len() * model.cpus.len(), 0.0);
         }
         let lines = capacity.costs.lines_per_packet;
         for (from, vector) in vectors.iter().enumerate() {
@@ -94,14 +95,16 @@ impl<'a> Model<'a> {
             // A vector without traffic stays where it is.
             let at_home = |place| if Some(place) == home { 0.0 } else { f32::INFINITY };
             self.problem.fixed.extend((0..self.cpus.len()).map(at_home));
-            self.problem.beyond.extend((0..self.cpus.len()).map(|_| 0.0));
             self.problem.items.push(Item { load, home, ..Item::default() });
             return;
         }
         let row = Row::of(self, vector);
         let (turns, parts, beyond) = (row.turns, row.everywhere(self), row.beyond(self));
         let errors = row.errors(self);
-        self.problem.beyond.extend(beyond);
+        if let Some(beyond) = beyond {
+            self.problem.beyond.resize(self.problem.items.len() * self.cpus.len(), 0.0);
+            self.problem.beyond.extend(beyond);
+        }
         let at_home = home.map(|home| parts[home]);
         let here = at_home.unwrap_or_default();
         let from_sender = self.leaving_sender(vector);
@@ -418,21 +421,18 @@ impl<'a> Row<'a> {
     }
 
     /// What its kthread takes of each CPU's time beyond what it took where it was measured, as a
-    /// share; nothing of an interrupt.
+    /// share; `None` of an interrupt.
     ///
     /// Half of what wakeups and cache lines cost is the time of the CPU that polls, half that of
     /// the readers' CPUs, or of those that wake the kthread. What was measured holds both halves: a
     /// CPU is spared its own half of them once the kthread is there.
-    fn beyond(&self, model: &Model<'_>) -> Vec<f32> {
+    fn beyond(&self, model: &Model<'_>) -> Option<Vec<f32>> {
         let Vector { read_on, woken_by, .. } = self.vector;
-        let places = 0..model.cpus.len();
         let home = self.vector.measured_on.and_then(|cpu| model.place(&cpu));
         // Without a count of what wakes it, one side of the account is missing. Under RPS, others
         // than the readers are woken.
         let counted = !woken_by.is_empty() && self.vector.rps_targets.is_empty();
-        let Some(home) = home.filter(|_| counted) else {
-            return places.map(|_| 0.0).collect();
-        };
+        let home = home.filter(|_| counted)?;
         let of = |place: usize| {
             let (cpu, levels) = (model.cpus[place], model.problem.places[place].levels);
             let read = self.wakeups.on(cpu, levels) + self.lines.on(cpu, levels);
@@ -452,7 +452,7 @@ impl<'a> Row<'a> {
             let most = self.vector.load / self.capacity.dilation / 2.0;
             ((more - spared) / 2.0).max(-most) as f32
         };
-        places.map(beyond).collect()
+        Some((0..model.cpus.len()).map(beyond).collect())
     }
 
     /// Standard error of the difference between the cost on each place and that at home, at most,

@@ -124,11 +124,9 @@ fn search(
 #[derive(Clone)]
 struct Search<'a> {
     problem: &'a Problem,
-    /// Cost of each item on each place, independent of other items, including the move from its
-    /// home, if moving costs count; item by item.
-    alone: Rc<[f64]>,
-    /// [`Problem::load`] of each item on each place, item by item.
-    shares: Rc<[f64]>,
+    /// The place that each item pays to leave ([`crate::cost::problem::Item::moving`]); `None` if
+    /// moving costs nothing.
+    homes: Option<&'a [Option<usize>]>,
     /// Number of allowed places, summed over all items.
     choices: usize,
     at: Vec<usize>,
@@ -161,20 +159,9 @@ impl<'a> Search<'a> {
         }
         let crowd = vec![0.0; problem.places.len()];
         let choices = problem.fixed.iter().filter(|cost| cost.is_finite()).count();
-        let mut alone: Vec<f64> = problem.fixed.iter().map(|cost| f64::from(*cost)).collect();
-        let mut shares = Vec::with_capacity(alone.len());
-        let width = problem.places.len().max(1);
-        for ((number, item), row) in problem.items.iter().enumerate().zip(alone.chunks_mut(width)) {
-            shares.extend((0..row.len()).map(|place| problem.load(number, place)));
-            let Some(home) = homes.and_then(|homes| homes[number]) else { continue };
-            let (before, after) = row.split_at_mut(home);
-            let others = before.iter_mut().chain(after.iter_mut().skip(1));
-            others.for_each(|cost| *cost += item.moving);
-        }
         let mut search = Self {
             problem,
-            alone: alone.into(),
-            shares: shares.into(),
+            homes,
             choices,
             at: vec![NOWHERE; problem.items.len()],
             loads: vec![0.0; problem.places.len()],
@@ -254,37 +241,34 @@ impl<'a> Search<'a> {
     fn add(&mut self, item: usize, place: usize) {
         self.at[item] = place;
         self.turns[place] += self.problem.items[item].turns;
-        self.loads[place] += self.share(item, place);
+        self.loads[place] += self.problem.load(item, place);
     }
 
     /// [`Self::leave`], with the same restriction.
     fn take(&mut self, item: usize) -> usize {
         let place = std::mem::replace(&mut self.at[item], NOWHERE);
         self.turns[place] -= self.problem.items[item].turns;
-        self.loads[place] -= self.share(item, place);
+        self.loads[place] -= self.problem.load(item, place);
         place
-    }
-
-    /// Share of a CPU's time that an item takes on a place.
-    fn share(&self, item: usize, place: usize) -> f64 {
-        self.shares[item * self.loads.len() + place]
     }
 
     /// Cost of an item on a place, independent of other items, including the move from its home.
     fn alone(&self, item: usize, place: usize) -> f64 {
-        self.alone[item * self.loads.len() + place]
+        let home = self.homes.and_then(|homes| homes[item]);
+        let is_moved = home.is_some_and(|home| home != place);
+        let moving = if is_moved { self.problem.items[item].moving } else { 0.0 };
+        self.problem.fixed(item, place) + moving
     }
 
-    /// [`Self::alone`] and [`Self::share`] for all places.
+    /// [`Self::alone`] and [`Problem::load`] for all places.
     fn row(&self, item: usize) -> impl Iterator<Item = (f64, f64)> {
-        let width = self.loads.len();
-        let row = item * width..(item + 1) * width;
-        self.alone[row.clone()].iter().copied().zip(self.shares[row].iter().copied())
+        let both = move |place| (self.alone(item, place), self.problem.load(item, place));
+        (0..self.loads.len()).map(both)
     }
 
     /// Full cost of adding an item that is not placed.
     fn price(&self, item: usize, place: usize) -> f64 {
-        let load = self.share(item, place);
+        let load = self.problem.load(item, place);
         let before = self.loads[place];
         let busy = self.problem.places[place].busy + before;
         let assumed = &self.problem.assumed;
