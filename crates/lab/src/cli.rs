@@ -96,6 +96,9 @@ struct Machine {
     /// File with the guest's /etc and /var, which survive its reboot; made if it is not there
     #[arg(long, value_name = "FILE")]
     disk: Option<PathBuf>,
+    /// Adds an NVMe disk with nothing on it: modprobe nvme
+    #[arg(long)]
+    nvme: bool,
     /// Memory of the guest in MiB
     #[arg(long, default_value_t = 1024)]
     memory: u32,
@@ -116,6 +119,7 @@ impl Machine {
             threads: self.threads,
             init: self.init,
             disk: self.disk.clone(),
+            nvme: self.nvme,
             kernel_args: self.kernel_args.clone(),
             shares: Vec::new(),
         }

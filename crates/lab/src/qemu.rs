@@ -105,6 +105,10 @@ pub(crate) fn arguments(
         line.add("-drive", format!("if=none,id=disk,format=raw,file={file}"));
         line.add("-device", "virtio-blk-pci,drive=disk");
     }
+    if spec.nvme {
+        line.add("-blockdev", "driver=null-co,size=67108864,read-zeroes=on,node-name=nvme");
+        line.add("-device", "nvme,drive=nvme,serial=lab");
+    }
     let root = arm.map_or(Path::new("/"), |arm| &arm.root);
     let programs = arm.map(|arm| ("programs", arm.programs.as_path()));
     for (tag, path) in [("hostroot", root), ("kernel", &image.root)].into_iter().chain(programs) {

@@ -30,6 +30,9 @@ pub struct Spec {
     /// the host's /etc and an empty /var if it is not there. Without it both are the host's,
     /// read-only.
     pub disk: Option<PathBuf>,
+    /// Whether it has an NVMe disk with nothing on it, `/dev/nvme0n1` (`modprobe nvme`): the kernel
+    /// manages the interrupts of its queues.
+    pub nvme: bool,
     /// Additions to the kernel's command line, for example `isolcpus=2,3`.
     pub kernel_args: Vec<String>,
     /// Folders under the host's /tmp or /run that the guest sees at the same path, read-only, in
@@ -50,6 +53,7 @@ impl Default for Spec {
             threads: Threads::default(),
             init: Init::default(),
             disk: None,
+            nvme: false,
             kernel_args: Vec::new(),
             shares: Vec::new(),
         }

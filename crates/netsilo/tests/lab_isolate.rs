@@ -21,6 +21,10 @@ const SPOIL: &str = "echo 1 >/sys/class/net/eth0/threaded; \
     cd /sys/class/net/eth0/queues; for q in rx-*; do echo f0 >$q/rps_cpus; done; \
     echo 3c >tx-0/xps_cpus; echo c0 >tx-1/xps_cpus; echo 30 >/proc/sys/net/core/rps_default_mask";
 
+/// Reads the NVMe disk on CPU 5, past the page cache: its queue's interrupt arrives there.
+const READ_NVME: &str = "taskset -c 5 dd if=/dev/nvme0n1 of=/dev/null bs=4k count=50 iflag=direct \
+    2>/dev/null";
+
 #[test]
 #[ignore = "42 s in emulation: make test-long"]
 fn no_device_interrupt_that_can_move_arrives_on_an_isolated_cpu() {
@@ -29,7 +33,9 @@ fn no_device_interrupt_that_can_move_arrives_on_an_isolated_cpu() {
     }
     let folder = tempfile::tempdir().unwrap();
     let spec = Spec::new(Kernel::V6_12, NicModel::VirtioNet);
-    let lab = Lab::boot(&Spec { disk: Some(folder.path().join("disk")), ..spec }).unwrap();
+    let disk = Some(folder.path().join("disk"));
+    let lab = Lab::boot(&Spec { disk, nvme: true, ..spec }).unwrap();
+    lab.sh(&format!("modprobe nvme; until {READ_NVME}; do sleep 0.1; done")).unwrap();
     lab.sh(SPOIL).unwrap();
     let masks = || lab.sh(MASKS).unwrap();
     let before = masks();
@@ -57,11 +63,24 @@ fn no_device_interrupt_that_can_move_arrives_on_an_isolated_cpu() {
     let again: Plan = lab.json(&format!("{isolate} --dry-run --json")).unwrap();
     assert_eq!(again.changes, [], "after {text}");
     // The kernel alone places the interrupts of a disk's queues.
-    let disk = lab.sh("grep -l -- -req[.] /sys/kernel/irq/*/actions | cut -d/ -f5").unwrap();
     let left = again.unchanged.iter().filter(|it| it.reason.starts_with("the kernel places it"));
     let left: Vec<String> = left.flat_map(|it| irqs(&it.subject)).collect();
-    let on_them = disk.lines().filter(|irq| left.iter().any(|it| it == irq)).count();
-    assert_eq!((disk.lines().count(), on_them), (8, 4), "{again:#?}");
+    for queues in ["-- -req[.]", "nvme0q[1-9]"] {
+        let command = format!("grep -l {queues} /sys/kernel/irq/*/actions | cut -d/ -f5");
+        let disk = lab.sh(&command).unwrap();
+        let on_them = disk.lines().filter(|irq| left.iter().any(|it| it == irq)).count();
+        assert_eq!((disk.lines().count(), on_them), (8, 4), "{queues}: {again:#?}");
+    }
+    // Who reads a disk on an isolated CPU gets its interrupts there.
+    let reads = lab.spawn(&format!("for i in $(seq 60); do {READ_NVME}; sleep 0.1; done")).unwrap();
+    let disturbed = found();
+    reads.stop().unwrap();
+    assert!(disturbed.totals[&kind] > 50, "{disturbed:#?}");
+    let devices: Vec<_> = disturbed.causes.iter().filter(|it| it.kind == kind).collect();
+    let [nvme] = devices[..] else { panic!("{devices:#?}") };
+    assert!(nvme.cause.contains("nvme0q"), "{nvme:?}");
+    assert!(nvme.remedy.contains("isolcpus=managed_irq,4-7"), "{nvme:?}");
+    assert_eq!(nvme.counts.keys().map(|cpu| cpu.0).collect::<Vec<_>>(), [5]);
     let used = lab.sh("grep -l . /sys/kernel/irq/*/actions | cut -d/ -f5").unwrap();
     let stay: Vec<String> = again.unchanged.iter().flat_map(|it| irqs(&it.subject)).collect();
     for line in masks().lines().filter(|it| !it.contains("xps_cpus")) {
