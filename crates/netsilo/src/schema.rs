@@ -50,6 +50,8 @@ use crate::views::transactions::Transactions;
 use crate::views::tune::{Candidates, TuneResult};
 use crate::views::undone::UndoResult;
 
+mod released;
+
 const FILE: &str = "docs/schema.json";
 
 /// The schema of one document.
