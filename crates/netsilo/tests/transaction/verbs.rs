@@ -127,6 +127,28 @@ fn a_failed_write_ends_with_20_and_everything_is_restored() {
     assert_eq!(output_of(&host.run("undo", &[])), (Some(0), "nothing to undo\n".into()));
 }
 
+/// Without the sync, a power failure could leave a setting of which nothing has the old value.
+#[test]
+fn a_journal_that_cannot_be_synced_refuses_before_any_write() {
+    let host = Host::new();
+    let calls = host.root().join("calls");
+    let traced = |fault: &[&str]| {
+        let apply = host.verb("apply", &["--yes"]);
+        let mut strace = Command::new("strace");
+        strace.args(["-f", "-y", "-e", "trace=write,fsync"]).args(fault).arg("-o").arg(&calls);
+        let strace = strace.arg(apply.get_program()).args(apply.get_args()).output();
+        let ended = output_of(&strace.expect("strace is installed (scripts/setup --test)"));
+        let calls = std::fs::read_to_string(&calls).unwrap();
+        let writes = calls.lines().filter(|call| call.contains("/smp_affinity>")).count();
+        (ended, writes)
+    };
+    let ((code, text), writes) = traced(&["-e", "inject=fsync:error=EIO"]);
+    assert!(text.contains("cannot sync "), "{text}");
+    assert_eq!((code, writes), (Some(1), 0), "{text}");
+    let ((code, text), writes) = traced(&[]);
+    assert_eq!((code, writes), (Some(0), 2), "{text}");
+}
+
 #[test]
 fn what_cannot_be_restored_ends_with_21_until_undo_succeeds() {
     let host = Host::new();
