@@ -21,6 +21,7 @@ fn turn() -> MutexGuard<'static, ()> {
 
 /// Boots each kernel and each NIC model. Other tests boot the remaining pairs.
 #[test]
+#[ignore = "too slow for make test: make test-long"]
 fn each_kernel_boots_with_its_nic_where_it_was_plugged_in() -> Result<()> {
     if netsilo_lab::skip()? {
         return Ok(());
@@ -204,6 +205,7 @@ fn cpus_nics_and_kernel_arguments_are_as_requested() -> Result<()> {
 }
 
 #[test]
+#[ignore = "too slow for make test: make test-long"]
 fn thirty_two_cpus_boot() -> Result<()> {
     if netsilo_lab::skip()? {
         return Ok(());

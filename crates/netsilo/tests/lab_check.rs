@@ -31,6 +31,16 @@ fn provoked_faults_are_found_at_their_stage_and_fixed_and_undone() {
     a_reader_that_stopped(&lab, &reader);
     sender.stop().unwrap();
     reader.stop().unwrap();
+}
+
+#[test]
+#[ignore = "too slow for make test: make test-long"]
+fn steering_in_vain_and_a_listener_that_accepts_nobody_are_found_and_fixed_and_undone() {
+    if netsilo_lab::skip().unwrap() {
+        return;
+    }
+    let lab = Lab::boot(&Spec::new(Kernel::V6_12, NicModel::Igb)).unwrap();
+    lab.sh("ethtool -N eth0 rx-flow-hash udp4 sdfn").unwrap();
     steering_in_vain_and_limits_that_are_too_small(&lab);
     a_listener_that_accepts_nobody(&lab);
 }

@@ -142,11 +142,20 @@ fn exported_files_work_on_a_real_kernel() {
     irqbalance_leaves_placed_interrupts_alone(&guest);
     let old = netsilo_lab::irqbalance().unwrap();
     irqbalance_is_told_and_balances_all_others(&guest, &format!("exec {}", old.display()));
+    udev_applies_the_link_file_to_its_netdev(&guest);
+}
+
+#[test]
+#[ignore = "too slow for make test: make test-long"]
+fn the_newest_irqbalance_is_told_too_and_hints_are_followed() {
+    if netsilo_lab::skip().unwrap() {
+        return;
+    }
+    let guest = Guest::boot();
     let newest = netsilo_lab::newest_irqbalance().unwrap();
     irqbalance_is_told_and_balances_all_others(&guest, &newest);
     irqbalance_moves_interrupts_to_the_node_of_the_hint(&guest);
     the_example_follows_hints_exactly(&guest);
-    udev_applies_the_link_file_to_its_netdev(&guest);
 }
 
 fn the_script_writes_what_differs_and_then_nothing(guest: &Guest) {

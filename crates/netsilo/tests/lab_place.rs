@@ -60,6 +60,7 @@ fn through(lab: &Lab, from: usize, address: &str) -> [PeerJob; 2] {
 /// The CPU that forwards a packet chooses the tx queue by XPS. So it also determines the CPU of the
 /// completion.
 #[test]
+#[ignore = "a minute: make test-long"]
 fn forwarding_under_xps_settles_in_one_plan() {
     if !netsilo_lab::skip().unwrap() {
         settles(&virtio_router(), 2, &[(0, "10.77.1.1")]);

@@ -41,10 +41,6 @@ fn kernel_6_1_with_virtio_net() {
         containers::behind_a_veth_are_resolved_by(lab, &[QueueResolution::FiveTuple]);
         a_server_that_sleeps_is_woken_from_the_cpu_of_the_interrupt(lab);
         under_rps_both_cpus_are_reported(lab);
-        interrupts::are_known_by_the_napis_that_they_schedule(lab);
-        forwarding::is_attributed_on_a_router(lab, NicModel::VirtioNet);
-        sctp_is_counted_to_the_byte(lab);
-        kernel_work::is_named_by_its_function(lab);
         kernel_work::of_tls_is_its_readers(lab);
         virtual_machines::have_workers_of_the_kernel(lab);
         software::netdevs_are_what_the_table_says(lab, Kernel::V6_1);
@@ -110,10 +106,14 @@ fn newest_kernel_with_virtio_net_in_every_way() {
     });
 }
 
+/// What later kernels also show.
 #[test]
 #[ignore = "too slow for make test: make test-long"]
-fn kernel_6_1_with_virtio_net_forwards_in_every_way() {
+fn kernel_6_1_with_virtio_net_in_every_way() {
     in_a_guest(Kernel::V6_1, NicModel::VirtioNet, |lab| {
+        interrupts::are_known_by_the_napis_that_they_schedule(lab);
+        sctp_is_counted_to_the_byte(lab);
+        kernel_work::is_named_by_its_function(lab);
         forwarding::is_attributed_in_every_way(lab, NicModel::VirtioNet);
     });
 }
