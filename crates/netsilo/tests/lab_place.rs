@@ -12,6 +12,7 @@ use std::collections::BTreeSet;
 use netsilo_decide::plan::Plan;
 use netsilo_decide::report::Report;
 use netsilo_lab::{Kernel, Lab, Nic, NicModel, PeerJob, Spec, until};
+use netsilo_model::change::Target;
 
 const NETSILO: &str = env!("CARGO_BIN_EXE_netsilo");
 /// Weights a hundred times larger than usual, because there are few packets under emulation.
@@ -88,6 +89,66 @@ fn a_nat_and_a_bridge_settle_in_one_plan_both_ways() {
     lab.end_nat().unwrap();
     lab.bridge().unwrap();
     settles(&lab, 2, &[(0, "10.77.0.3"), (1, "10.77.0.1")]);
+}
+
+/// Binds an AF_XDP socket to queue 2 of eth0 (`include/uapi/linux/if_xdp.h`); with copies, which
+/// needs nothing of the driver.
+const HOLDER: &str = r#"
+import ctypes, mmap, socket, struct, time
+UMEM_REG, FILL_RING, COMPLETION_RING, RX_RING, COPY = 4, 5, 6, 2, 2
+chunk, chunks = 4096, 64
+memory = mmap.mmap(-1, chunk * chunks)
+start = ctypes.addressof(ctypes.c_char.from_buffer(memory))
+holder = socket.socket(44, socket.SOCK_RAW)
+umem = struct.pack("QQIIII", start, chunk * chunks, chunk, 0, 0, 0)
+holder.setsockopt(283, UMEM_REG, umem)
+for ring in FILL_RING, COMPLETION_RING, RX_RING:
+    holder.setsockopt(283, ring, chunks)
+address = struct.pack("HHIII", 44, COPY, socket.if_nametoindex("eth0"), 2, 0)
+libc = ctypes.CDLL(None, use_errno=True)
+if libc.bind(holder.fileno(), address, len(address)):
+    raise OSError(ctypes.get_errno(), "bind")
+open("/tmp/bound", "w").close()
+time.sleep(600)
+"#;
+
+#[test]
+#[ignore = "half a minute: make test-long"]
+fn a_queue_that_an_af_xdp_socket_holds_is_not_changed() {
+    if netsilo_lab::skip().unwrap() {
+        return;
+    }
+    let lab = Lab::boot(&Spec::new(Kernel::Newest, NicModel::VirtioNet)).unwrap();
+    let goal = "--interval 1s --no-bpf --cpus 6 --algorithm spread";
+    let plan: Plan =
+        lab.json(&format!("{NETSILO} plan --json {goal} | tee /tmp/plan.json")).unwrap();
+    let of = |queue: &str, plan: &Plan| {
+        let is_it = |target: &Target| match target {
+            Target::IrqAffinity(it) => it.action.ends_with(queue),
+            _ => false,
+        };
+        plan.changes.iter().filter(|it| is_it(&it.target)).count()
+    };
+    let held = "input.2";
+    assert_eq!((of("input.1", &plan), of(held, &plan)), (1, 1), "{plan:#?}");
+    lab.sh(&format!("cat >/tmp/holder.py <<'END'\n{HOLDER}\nEND")).unwrap();
+    let holder = lab.spawn("python3 /tmp/holder.py").unwrap();
+    lab.sh("until [ -e /tmp/bound ]; do sleep 0.1; done").unwrap();
+    let before = lab.sh(AFFINITIES).unwrap();
+    let old = lab.run(&format!("{NETSILO} apply --plan /tmp/plan.json --yes")).unwrap();
+    assert_ne!(old.status, 0, "{}", old.text());
+    assert!(String::from_utf8_lossy(&old.stderr).contains("AF_XDP"), "{old:?}");
+    assert_eq!(lab.sh(AFFINITIES).unwrap(), before);
+    let plan: Plan = lab.json(&format!("{NETSILO} plan --json {goal}")).unwrap();
+    assert_eq!((of("input.1", &plan), of(held, &plan)), (1, 0), "{plan:#?}");
+    lab.sh(&format!("{NETSILO} apply --yes {goal}")).unwrap();
+    let file = format!("/proc/irq/$(grep -l -- -{held} /sys/kernel/irq/*/actions | cut -d/ -f5)");
+    let mask = lab.sh(&format!("grep -H . {file}/smp_affinity")).unwrap();
+    assert!(before.contains(&mask), "{mask} of {before}");
+    assert_ne!(lab.sh(AFFINITIES).unwrap(), before, "the others move");
+    lab.sh(&format!("{NETSILO} undo")).unwrap();
+    assert_eq!(lab.sh(AFFINITIES).unwrap(), before);
+    holder.stop().unwrap();
 }
 
 /// Receives eth0 on the first CPUs and eth1 on both sockets. Each half or quarter of the CPUs sends
